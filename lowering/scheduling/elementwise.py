@@ -15,17 +15,24 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
-from tvm.tirx.script import builder as ib
 
-from .affine import product
-from .emission import Store, bound, compute_block, for_items, pieces, rewritten
+from .affine import product, unflattened
+from .emission import (
+    CHUNK,
+    COST_OF_ELEMENT,
+    Store,
+    bound,
+    compute_block,
+    for_items,
+    for_lines,
+    pieces,
+    rewritten,
+)
 from .micro_kernels import native_tile
 from .nests import Nest, depends, inlined, loads, nests_of, without_loads
 
-_CHUNK = 1 << 14
-"""Elements of an item: enough that handing it to another core is worth it."""
-_COST, _COST_OF_CALL = 4, 12
-"""The time for an element, and for each function of it, in multiply-adds."""
+_COST_OF_CALL = 12
+"""The time for each function of an element, in multiply-adds."""
 FLOATS = frozenset({"float32"})
 QUANTISED = FLOATS | {"int32", "uint8", "int8"}
 """The types of quantised tensors, too."""
@@ -161,32 +168,22 @@ def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store
     calls: list[Any] = []
     tvm_ffi.structural_walk(nest.value, (ir.Call, calls.append))
     extents = [nest.extent(v) for v in (*lines, *columns)]
-    work = product(extents) * (_COST + _COST_OF_CALL * len(calls))
+    work = product(extents) * (COST_OF_ELEMENT + _COST_OF_CALL * len(calls))
     zeros = {v: tirx.IntImm("int64", 0) for v in nest.variables}
     if not lines:
-        chunks = bound(pieces(length, _CHUNK))
+        chunks = bound(pieces(length, CHUNK))
 
         def chunk(item: Any) -> None:
-            first = bound(item * _CHUNK)
+            first = bound(item * CHUNK)
             here = {**zeros, columns[-1]: first}
-            store.run(here, bound(tirx.min(length - first, _CHUNK)), lambda k: None, lanes)
+            store.run(here, bound(tirx.min(length - first, CHUNK)), lambda k: None, lanes)
 
         for_items(chunks, work, chunk)
         return
-    number = bound(number)
-    together = bound(tirx.max(tirx.floordiv(_CHUNK, tirx.max(length, 1)), 1))
 
-    def some_lines(item: Any) -> None:
-        first = bound(item * together)
-        with ib.serial(bound(tirx.min(number - first, together))) as line:
-            rest: Any = bound(first + line)
-            here = dict(zeros)
-            for variable in reversed(lines):
-                extent = nest.extent(variable)
-                here[variable] = (
-                    rest if variable.same_as(lines[0]) else bound(tirx.floormod(rest, extent))
-                )
-                rest = rest if variable.same_as(lines[0]) else bound(tirx.floordiv(rest, extent))
-            store.run(here, length, lambda k: None, lanes)
+    def line(number: Any) -> None:
+        places = unflattened(lines, nest.extent, number)
+        here = zeros | {variable: bound(place) for variable, place in places.items()}
+        store.run(here, length, lambda k: None, lanes)
 
-    for_items(bound(pieces(number, together)), work, some_lines)
+    for_lines(number, length, work, line)

@@ -80,6 +80,28 @@ def for_items(count: Any, work: Any, body: Callable[[Any], None]) -> None:
             body(item)
 
 
+CHUNK = 1 << 14
+"""Elements of an item of an elementwise kernel or a copy: handing it to another core pays."""
+COST_OF_ELEMENT = 4
+"""The time for an element of such a kernel, in multiply-adds."""
+
+
+def for_lines(lines: Any, width: Any, work: Any, body: Callable[[Any], None]) -> None:
+    """Emits a loop over lines of `width` elements, of which an item has as many as a chunk holds.
+
+    `work` is that of all lines, in multiply-adds.
+    """
+    lines = bound(lines)
+    together = bound(tirx.max(tirx.floordiv(CHUNK, tirx.max(width, 1)), 1))
+
+    def some_lines(item: Any) -> None:
+        first = bound(item * together)
+        with ib.serial(bound(tirx.min(lines - first, together))) as offset:
+            body(bound(first + offset))
+
+    for_items(bound(pieces(lines, together)), work, some_lines)
+
+
 def _known_factor(work: Any) -> int:
     """The product of the numbers among the factors of an expression."""
     if isinstance(work, tirx.IntImm):

@@ -1,10 +1,9 @@
-"""Elementwise kernels that read another tensor, or another channel, for each phase of an index.
+"""Elementwise kernels whose value depends on the phase of an index, its remainder modulo a number.
 
     y[…, c·s + p - first] = f_p(x_p[…, c])        p = 0 … s - 1
 
-Such are the phases of a transposed convolution where they are interleaved. All phases of a cell c
-are written in one iteration of a loop over cells: LLVM makes vectors of cells, and shuffles them
-into order where they are stored.
+Such are those that interleave the phases of a transposed convolution. One iteration writes all
+phases of a cell c: LLVM makes vectors of cells, and shuffles them into order before it stores them.
 """
 
 from __future__ import annotations
@@ -23,19 +22,15 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, int64, product, unflattened
-from .emission import bound, compute_block, for_items, pieces, rewritten
+from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
 from .nests import Nest, inlined, nests_of, substituted
 
-_CHUNK = 1 << 14
-"""Elements of an item."""
-_COST = 4
-"""The time for an element, in multiply-adds."""
 _MOST_PHASES = 32
 """The most phases of a kernel, over all axes: there is code for each."""
 
 
 class Interleaving(ScheduleRule):  # type: ignore[misc]
-    """Elementwise kernels that tell the phases of the last axis, and perhaps of others, apart."""
+    """Elementwise kernels that depend on the phase of the last axis, and perhaps of others."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
@@ -47,7 +42,7 @@ class Interleaving(ScheduleRule):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Period:
+class _Period:
     """An index v that occurs as (v + first) modulo and divided by the number of phases."""
 
     phases: int
@@ -59,11 +54,11 @@ class Period:
 
 
 @dataclass(frozen=True)
-class _Phases:
+class _Interleaved:
     """A nest and the periods of its variables."""
 
     nest: Nest
-    periods: dict[Any, Period]
+    periods: dict[Any, _Period]
 
     @property
     def column(self) -> Any:
@@ -76,7 +71,7 @@ class _Phases:
         return self.nest.indices[:-1]
 
 
-def _phases_of(nest: Nest) -> _Phases | None:
+def _phases_of(nest: Nest) -> _Interleaved | None:
     """The periods in what a nest stores; None where it is none of these kernels."""
     indices = nest.indices
     is_plain = not nest.reduced and nest.block.init is None and not nest.is_empty and indices
@@ -89,19 +84,19 @@ def _phases_of(nest: Nest) -> _Phases | None:
         return None
     if math.prod(period.phases for period in periods.values()) > _MOST_PHASES:
         return None
-    return _Phases(nest, periods)
+    return _Interleaved(nest, periods)
 
 
-def _periods(value: Any, variables: Sequence[Any]) -> dict[Any, Period] | None:
+def _periods(value: Any, variables: Sequence[Any]) -> dict[Any, _Period] | None:
     """By variable, the period that all remainders of it have; None where they differ."""
-    found: dict[Any, set[Period]] = {}
+    found: dict[Any, set[_Period]] = {}
 
     def visit(remainder: Any) -> None:
         divisor = remainder.b
         for variable in variables:
             first = sym.Analyzer().simplify(remainder.a - variable)
             if isinstance(first, tirx.IntImm) and isinstance(divisor, tirx.IntImm):
-                found.setdefault(variable, set()).add(Period(int(divisor), int(first)))
+                found.setdefault(variable, set()).add(_Period(int(divisor), int(first)))
 
     tvm_ffi.structural_walk(value, (tirx.FloorMod, visit))
     if any(len(periods) > 1 for periods in found.values()):
@@ -109,21 +104,19 @@ def _periods(value: Any, variables: Sequence[Any]) -> dict[Any, Period] | None:
     return {variable: next(iter(periods)) for variable, periods in found.items()}
 
 
-def _emit(phases: _Phases) -> None:
+def _emit(phases: _Interleaved) -> None:
     nest, column = phases.nest, phases.column
     period = phases.periods[column]
     with compute_block("interleaving"):
         target = flat(nest.buffer)
         width = bound(nest.extent(column))
-        lines = bound(product([nest.extent(v) for v in phases.lines]))
-        together = bound(tirx.max(tirx.floordiv(_CHUNK, tirx.max(width, 1)), 1))
         # The cells that reach into a line, and those that lie in it whole.
         cells = bound(tirx.floordiv(width - 1 + period.first, period.phases) + 1)
         first_whole = int64(-(-period.first // period.phases))
         end_whole = bound(tirx.floordiv(width + period.first, period.phases))
         first_cell = int64(period.first // period.phases)
 
-        def line(values: Mapping[Any, Any], begin: Any) -> None:
+        def line_of_phases(values: Mapping[Any, Any], begin: Any) -> None:
             def store(index: Any) -> None:
                 value = _simplified(nest.value, {**values, column: index})
                 ib.buffer_store(target, value, [begin + index])
@@ -132,7 +125,7 @@ def _emit(phases: _Phases) -> None:
                 for phase in range(period.phases):
                     index = bound(period.index(cell, phase))
                     with ib.If(tirx.all(index >= 0, index < width)), ib.Then():
-                        store(period.index(cell, phase))
+                        store(period.index(cell, phase))  # In it, the phase can be simplified.
 
             if period.first % period.phases:
                 part(first_cell)
@@ -142,19 +135,17 @@ def _emit(phases: _Phases) -> None:
             with ib.If(tirx.all(end_whole < cells, end_whole >= first_whole)), ib.Then():
                 part(end_whole)
 
-        def some_lines(item: Any) -> None:
-            first = bound(item * together)
-            with ib.serial(bound(tirx.min(lines - first, together))) as offset:
-                number = bound(first + offset)
-                places = unflattened(phases.lines, nest.extent, number)
-                values = {variable: bound(place) for variable, place in places.items()}
-                _for_phases(phases, values, partial(line, begin=bound(number * width)))
+        def line(number: Any) -> None:
+            places = unflattened(phases.lines, nest.extent, number)
+            values = {variable: bound(place) for variable, place in places.items()}
+            _for_phases(phases, values, partial(line_of_phases, begin=bound(number * width)))
 
-        work = product([nest.extent(v) for v in nest.indices]) * _COST
-        for_items(bound(pieces(lines, together)), sym.Analyzer().simplify(work), some_lines)
+        lines = product([nest.extent(v) for v in phases.lines])
+        work = sym.Analyzer().simplify(lines * nest.extent(column) * COST_OF_ELEMENT)
+        for_lines(lines, width, work, line)
 
 
-def _for_phases(phases: _Phases, values: dict[Any, Any], line: Any) -> None:
+def _for_phases(phases: _Interleaved, values: dict[Any, Any], line: Any) -> None:
     """Emits a line for the phases that the indices of the other axes have."""
     periods = {v: p for v, p in phases.periods.items() if not v.same_as(phases.column)}
     places = {v: bound(values[v] + period.first) for v, period in periods.items()}

@@ -14,14 +14,18 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, product
-from .emission import bound, compute_block, for_items, pieces, rewritten
+from .emission import (
+    CHUNK,
+    COST_OF_ELEMENT,
+    bound,
+    compute_block,
+    for_items,
+    pieces,
+    rewritten,
+)
 
 KEEPS_ORDER = "looplift.keeps_order"
 """The attribute of kernels that copy their first parameter to the last, element by element."""
-_CHUNK = 1 << 14
-"""Elements of an item."""
-_COST = 4
-"""The time for an element, in multiply-adds."""
 
 
 class OrderedCopy(ScheduleRule):  # type: ignore[misc]
@@ -40,8 +44,8 @@ def _emit(given: Any, result: Any) -> None:
         count = bound(product(list(result.shape)))
 
         def item(number: Any) -> None:
-            first = bound(number * _CHUNK)
-            with ib.serial(bound(tirx.min(count - first, _CHUNK))) as k:
+            first = bound(number * CHUNK)
+            with ib.serial(bound(tirx.min(count - first, CHUNK))) as k:
                 ib.buffer_store(target, source[first + k], [first + k])
 
-        for_items(bound(pieces(count, _CHUNK)), count * _COST, item)
+        for_items(bound(pieces(count, CHUNK)), count * COST_OF_ELEMENT, item)

@@ -39,10 +39,7 @@ def share_loop_bodies(module: tvm.IRModule) -> tvm.IRModule:
         if not isinstance(kernel, tirx.PrimFunc):
             continue
         functions = LoopFunctions(variable.name_hint, kernel)
-
-        def shared(choice: Any, functions: LoopFunctions = functions) -> Any:
-            return _shared(choice, functions)
-
+        shared = functools.partial(_shared, functions=functions)
         body = tvm_ffi.structural_map(kernel.body, (tirx.IfThenElse, shared), order="post")
         body = _on_one_core(body)
         if not body.same_as(kernel.body):
@@ -124,7 +121,7 @@ class LoopFunctions:
 
 
 def is_call(body: Any) -> bool:
-    """Whether the body of a loop is nothing but the call of a function made of one."""
+    """Whether `LoopFunctions.with_calls` made the body of a loop."""
     return isinstance(body, tirx.IfThenElse) and body.then_case.same_as(_FAIL)
 
 
@@ -135,12 +132,15 @@ def _is_for_one_core(statement: Any) -> bool:
 def _on_one_core(statement: Any) -> Any:
     """A statement whose loops for one core are serial."""
 
-    def serial(loop: Any) -> Any:
-        if not _is_for_one_core(loop):
-            return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
+    def on_one_core(loop: Any) -> Any:
+        return serial(loop) if _is_for_one_core(loop) else loop
 
-    return tvm_ffi.structural_map(statement, (tirx.For, serial), order="post")
+    return tvm_ffi.structural_map(statement, (tirx.For, on_one_core), order="post")
+
+
+def serial(loop: Any) -> Any:
+    """A loop that runs on one core."""
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
 
 def _with_body(loop: Any, body: Any) -> Any:

@@ -20,16 +20,12 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, flat_index, int64, product, unflattened
-from .emission import bound, compute_block, for_items, pieces, rewritten
+from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
 from .micro_kernels import native_tile
 from .nests import Nest, depends, inlined, loads, nests_of, substituted
 from .winograd_transforms import span
 
 _TYPES = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8"})
-_CHUNK = 1 << 14
-"""Elements of an item."""
-_COST = 4
-"""The time for an element, in multiply-adds."""
 _CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
 _TIMES = (1, 2)
 """How often each column of a vector is repeated: twice where an image grows to twice its size."""
@@ -102,60 +98,56 @@ def _emit(copy: _Copy) -> None:
     with compute_block("copy"):
         source, target = flat(copy.source), flat(nest.buffer)
         width = bound(nest.extent(copy.column))
-        lines = bound(product([nest.extent(v) for v in copy.lines]))
         vectors = bound(tirx.floordiv(width, lanes))
         places = ib.alloc_buffer((nest.extent(copy.column),), "int64")
         with ib.serial(width) as column:
             ib.buffer_store(places, substituted(copy.column_place, {copy.column: column}), [column])
         gaps = [_gaps(places, nest.extent(copy.column), lanes, times) for times in _TIMES]
-        together = bound(tirx.max(tirx.floordiv(_CHUNK, tirx.max(width, 1)), 1))
 
-        def some_lines(item: Any) -> None:
-            first = bound(item * together)
-            with ib.serial(bound(tirx.min(lines - first, together))) as offset:
-                line = bound(first + offset)
-                values = unflattened(copy.lines, nest.extent, line)
-                indices = [substituted(index, values) for index in copy.line_indices]
-                begin = bound(flat_index(list(copy.source.shape), indices))
-                end = bound(line * width)
+        def line(number: Any) -> None:
+            values = unflattened(copy.lines, nest.extent, number)
+            indices = [substituted(index, values) for index in copy.line_indices]
+            begin = bound(flat_index(list(copy.source.shape), indices))
+            end = bound(number * width)
 
-                def copy_one(column: Any) -> None:
-                    value = source[begin + places[column]]
-                    ib.buffer_store(target, value, [end + column])
+            def copy_one(column: Any) -> None:
+                value = source[begin + places[column]]
+                ib.buffer_store(target, value, [end + column])
 
-                def copy_vector(number: Any, kinds: Sequence[tuple[int, Any]]) -> None:
-                    if not kinds:
-                        with ib.serial(int64(lanes)) as lane:
-                            copy_one(number * lanes + lane)
-                        return
-                    (times, of_vectors), *others = kinds
-                    with ib.If(of_vectors[number] == 0):
-                        with ib.Then():
-                            place = begin + places[number * lanes]
-                            value = source[span(place, lanes // times)]
-                            repeated = [lane // times for lane in range(lanes)]
-                            value = value if times == 1 else tirx.Shuffle([value] * times, repeated)
-                            ib.buffer_store(target, value, [span(end + number * lanes, lanes)])
-                        with ib.Else():
-                            copy_vector(number, others)
-
-                def copy_line() -> None:
-                    with ib.serial(vectors) as number:
-                        copy_vector(number, list(zip(_TIMES, gaps, strict=True)))
-                    with ib.serial(width - vectors * lanes) as rest:
-                        copy_one(vectors * lanes + rest)
-
-                if copy.has_source is None:
-                    copy_line()
+            def copy_vector(number: Any, kinds: Sequence[tuple[int, Any]]) -> None:
+                if not kinds:
+                    with ib.serial(int64(lanes)) as lane:
+                        copy_one(number * lanes + lane)
                     return
-                with ib.If(substituted(copy.has_source, values)):
+                (times, of_vectors), *others = kinds
+                with ib.If(of_vectors[number] == 0):
                     with ib.Then():
-                        copy_line()
-                    with ib.Else(), ib.serial(width) as column:
-                        ib.buffer_store(target, copy.otherwise, [end + column])
+                        place = begin + places[number * lanes]
+                        value = source[span(place, lanes // times)]
+                        repeated = [lane // times for lane in range(lanes)]
+                        value = value if times == 1 else tirx.Shuffle([value] * times, repeated)
+                        ib.buffer_store(target, value, [span(end + number * lanes, lanes)])
+                    with ib.Else():
+                        copy_vector(number, others)
 
-        work = product([nest.extent(v) for v in (*copy.lines, copy.column)]) * _COST
-        for_items(bound(pieces(lines, together)), sym.Analyzer().simplify(work), some_lines)
+            def copy_line() -> None:
+                with ib.serial(vectors) as vector:
+                    copy_vector(vector, list(zip(_TIMES, gaps, strict=True)))
+                with ib.serial(width - vectors * lanes) as rest:
+                    copy_one(vectors * lanes + rest)
+
+            if copy.has_source is None:
+                copy_line()
+                return
+            with ib.If(substituted(copy.has_source, values)):
+                with ib.Then():
+                    copy_line()
+                with ib.Else(), ib.serial(width) as column:
+                    ib.buffer_store(target, copy.otherwise, [end + column])
+
+        lines = product([nest.extent(v) for v in copy.lines])
+        work = sym.Analyzer().simplify(lines * nest.extent(copy.column) * COST_OF_ELEMENT)
+        for_lines(lines, width, work, line)
 
 
 def _gaps(places: Any, width: Any, lanes: int, times: int) -> Any:

@@ -6,15 +6,17 @@ Super-Resolution, 2016, and the note of the same authors on its equivalence).
 
     y[o·s + p] = Σ x[o - j] · w[j·s + p]        p = 0 … s - 1
 
-Phases that have as many taps and read the same elements are the channels of one convolution. With a
-stride of 1 there is a single phase, and nothing to interleave.
+Phases that have the same number of taps and read the same elements are channels of one convolution.
+With few output channels all phases are, and some taps have the weight 0. With a stride of 1 there
+is a single phase, and nothing to interleave.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,11 +36,11 @@ def split_into_phases(module: tvm.IRModule) -> tvm.IRModule:
 
     Those with a dilation stay, unless all strides are 1.
     """
-    return rewritten_functions(_Phases(module), module)
+    return rewritten_functions(_SplitIntoPhases(module), module)
 
 
 @mutator
-class _Phases(PyExprMutator):  # type: ignore[misc]
+class _SplitIntoPhases(PyExprMutator):  # type: ignore[misc]
     def __init__(self, module: tvm.IRModule) -> None:
         super().__init__(module)
 
@@ -47,107 +49,119 @@ class _Phases(PyExprMutator):  # type: ignore[misc]
         rank = _RANKS.get(getattr(call.op, "name", ""))
         if rank is None or not _splits(call, rank):
             return call
-        return self._convolution(call, rank)
+        return _one_phase(call, rank) if _is_one_phase(call.attrs) else self._phases(call, rank)
 
-    def _convolution(self, call: Any, rank: int) -> Any:
+    def _phases(self, call: Any, rank: int) -> Any:
+        """The convolutions of all phases, and the kernel that interleaves them."""
         data, attrs = call.args[0], call.attrs
         weight = call.args[1].value.numpy()
-        groups = int(attrs.groups)
-        if _is_one_phase(attrs):
-            padding = _padding_of_one_phase(attrs, weight.shape[2:])
-            taps = [PhaseRange(0, 1, size, 0, 0) for size in weight.shape[2:]]
-            phases = _taps_of(weight, [1] * rank, taps, groups)
-            return _convolved(data, phases, padding, groups, dilation=attrs.dilation)
         strides = [int(stride) for stride in attrs.strides]
+        groups = int(attrs.groups)
         axes = [_ranges(attrs, axis, size) for axis, size in enumerate(weight.shape[2:])]
         if weight.shape[1] < _FEWEST_CHANNELS:
             axes = [[_joined(ranges)] for ranges in axes]
-        parts: dict[tuple[PhaseRange, ...], Any] = {}
-        for part in itertools.product(*axes):
-            if all(of_axis.taps for of_axis in part):
-                padding = [of_axis.before for of_axis in part] + [of_axis.after for of_axis in part]
-                phases = _taps_of(weight, strides, part, groups)
-                parts[part] = self.builder_.emit(_convolved(data, phases, padding, groups))
-        first = [int(size) for size in attrs.padding[:rank]]
-        shape = list(call.ty.shape.values)
-
-        def interleaved(*operands: te.Tensor) -> te.Tensor:
-            def element(image: Any, channel: Any, *positions: Any) -> Any:
-                places = [p + before for p, before in zip(positions, first, strict=True)]
-                phase = [tirx.floormod(p, s) for p, s in zip(places, strides, strict=True)]
-                whole = [tirx.floordiv(p, s) for p, s in zip(places, strides, strict=True)]
-                value = tirx.const(0, str(call.ty.dtype))
-                for part, operand in zip(reversed(parts), reversed(operands), strict=True):
-                    index = [image, channel]
-                    for of_axis, p, o in zip(part, phase, whole, strict=True):
-                        index[1] = index[1] * of_axis.phases + (p - of_axis.start)
-                        index.append(o - of_axis.first)
-                    within = [
-                        tirx.all(p >= of_axis.start, p < of_axis.stop)
-                        for of_axis, p, s in zip(part, phase, strides, strict=True)
-                        if of_axis.phases < s
-                    ]
-                    read = operand(*index)
-                    value = tirx.if_then_else(tirx.all(*within), read, value) if within else read
-                return value
-
-            return te.compute(shape, element, name="interleaved")
-
+        parts: dict[tuple[_PhaseRange, ...], Any] = {}
+        for ranges in itertools.product(*axes):
+            if all(of_axis.taps for of_axis in ranges):
+                padding = [r.before for r in ranges] + [r.after for r in ranges]
+                of_phases = _weight_of_phases(weight, strides, ranges, groups)
+                parts[ranges] = self.builder_.emit(_convolved(data, of_phases, padding, groups))
+        cut = [int(size) for size in attrs.padding[:rank]]
+        interleave = partial(_interleaved, list(parts), strides, cut, list(call.ty.shape.values))
         name = "interleave_phases"
-        return self.builder_.call_te(interleaved, *parts.values(), primfunc_name_hint=name)
+        return self.builder_.call_te(interleave, list(parts.values()), primfunc_name_hint=name)
+
+
+def _one_phase(call: Any, rank: int) -> Any:
+    """The convolution that a transposed one with strides of 1 is."""
+    weight, attrs = call.args[1].value.numpy(), call.attrs
+    taps = weight.shape[2:]
+    ranges = [_PhaseRange(0, 1, size, 0, 0) for size in taps]
+    of_phase = _weight_of_phases(weight, [1] * rank, ranges, int(attrs.groups))
+    padding = _padding_of_one_phase(attrs, taps)
+    return _convolved(call.args[0], of_phase, padding, int(attrs.groups), attrs.dilation)
+
+
+def _interleaved(
+    parts: Sequence[tuple[_PhaseRange, ...]], strides: Sequence[int], cut: Sequence[int],
+    shape: list[Any], results: Sequence[te.Tensor],
+) -> te.Tensor:  # fmt: skip
+    """The elements of a transposed convolution, from the results of the convolutions of `parts`."""
+
+    def element(image: Any, channel: Any, *index: Any) -> Any:
+        places = [i + before for i, before in zip(index, cut, strict=True)]
+        phases = [tirx.floormod(place, s) for place, s in zip(places, strides, strict=True)]
+        positions = [tirx.floordiv(place, s) for place, s in zip(places, strides, strict=True)]
+        value: Any = tirx.const(0, str(results[0].dtype))
+        for ranges, result in zip(reversed(parts), reversed(results), strict=True):
+            of_part, conditions = channel, []
+            for r, phase, stride in zip(ranges, phases, strides, strict=True):
+                of_part = of_part * r.phases + (phase - r.start)
+                if r.phases < stride:
+                    conditions += [phase >= r.start, phase < r.stop]
+            kept = [position - r.first for position, r in zip(positions, ranges, strict=True)]
+            read = result(image, of_part, *kept)
+            value = tirx.if_then_else(tirx.all(*conditions), read, value) if conditions else read
+        return value
+
+    return te.compute(shape, element, name="interleaved")
 
 
 _FEWEST_CHANNELS = 16
-"""Output channels below which all phases are one convolution, to fill its vectors."""
+"""Output channels of a group below which all phases are one convolution: fewer do not fill vectors
+of 16 floats."""
 
 
 @dataclass(frozen=True)
-class PhaseRange:
-    """Phases along one axis that have as many taps and read the same elements.
-
-    Their results are of the positions from `first` on, and the data is padded by `before` and
-    `after`.
-    """
+class _PhaseRange:
+    """Consecutive phases along an axis that have as many taps as each other, and read the same."""
 
     start: int
     stop: int
+    """One after the last phase."""
     taps: int
     first: int
+    """The position of the first result."""
     after: int
+    """The padding after the data."""
 
     @property
     def phases(self) -> int:
+        """How many phases these are."""
         return self.stop - self.start
 
     @property
     def before(self) -> int:
+        """The padding before the data."""
         return self.taps - 1 - self.first
 
 
-def _ranges(attrs: Any, axis: int, size: int) -> list[PhaseRange]:
+def _ranges(attrs: Any, axis: int, size: int) -> list[_PhaseRange]:
     """The phases along an axis of the data, as few ranges as possible; `size` is all their taps."""
     rank, stride = len(attrs.strides), int(attrs.strides[axis])
     cut, cut_after = int(attrs.padding[axis]), int(attrs.padding[rank + axis])
     reach = size + int(attrs.output_padding[axis]) - cut_after
-    ranges: list[PhaseRange] = []
-    for phase in range(stride):
-        taps = -(-(size - phase) // stride)
-        # The positions whose results are kept; nothing is cut from the data itself.
-        first = min(-(-(cut - phase) // stride), taps - 1)
-        after = max((reach - 1 - phase) // stride, 0)
-        same = PhaseRange(phase, phase + 1, max(taps, 0), first, after)
-        if ranges and replace(same, start=ranges[-1].start) == replace(ranges[-1], stop=phase + 1):
-            same = replace(same, start=ranges.pop().start)
-        ranges.append(same)
+
+    def extent(phase: int) -> tuple[int, int, int]:
+        taps = max(-(-(size - phase) // stride), 0)
+        # No data is cut, but results are that are not needed.
+        first = max(min(-(-(cut - phase) // stride), taps - 1), 0)
+        # At least as many results as elements: TVM refuses a convolution without results.
+        return taps, first, max((reach - 1 - phase) // stride, first)
+
+    ranges = []
+    for (taps, first, after), phases in itertools.groupby(range(stride), extent):
+        start, *rest = phases
+        ranges.append(_PhaseRange(start, start + 1 + len(rest), taps, first, after))
     return ranges
 
 
-def _joined(ranges: Sequence[PhaseRange]) -> PhaseRange:
+def _joined(ranges: Sequence[_PhaseRange]) -> _PhaseRange:
     """One range of all phases: some taps are 0, and some results are not kept."""
     taps = max(of_some.taps for of_some in ranges)
     first = min(of_some.first for of_some in ranges if of_some.taps)
     after = max(of_some.after for of_some in ranges)
-    return PhaseRange(ranges[0].start, ranges[-1].stop, taps, first, after)
+    return _PhaseRange(ranges[0].start, ranges[-1].stop, taps, first, after)
 
 
 def _convolved(data: Any, weight: Any, padding: Any, groups: int, dilation: Any = 1) -> Any:
@@ -185,25 +199,29 @@ def _padding_of_one_phase(attrs: Any, taps: Sequence[int]) -> list[int]:
     return [r - int(cut) for r, cut in zip(reach * 2, attrs.padding, strict=True)]
 
 
-def _taps_of(weight: Any, strides: Sequence[int], part: Sequence[PhaseRange], groups: int) -> Any:
+def _weight_of_phases(
+    weight: Any, strides: Sequence[int], ranges: Sequence[_PhaseRange], groups: int
+) -> Any:
     """The weight [in, out, taps…] as [out · phases, in, taps of a phase…], flipped.
 
     `in` and `out` are the channels of a group, except that the first axis has those of all groups.
     """
     rank = len(strides)
-    wholes = [stride * of_axis.taps for stride, of_axis in zip(strides, part, strict=True)]
+    wholes = [stride * of_axis.taps for stride, of_axis in zip(strides, ranges, strict=True)]
     missing = (max(whole - taps, 0) for whole, taps in zip(wholes, weight.shape[2:], strict=True))
     padded = np.pad(weight, [(0, 0), (0, 0), *((0, more) for more in missing)])
     used = (slice(None), slice(None), *(slice(whole) for whole in wholes))
     padded = padded[used]
-    pairs = itertools.chain(*((of_axis.taps, s) for of_axis, s in zip(part, strides, strict=True)))
+    pairs = itertools.chain(
+        *((r.taps, s) for r, s in zip(ranges, strides, strict=True))
+    )
     channels = weight.shape[0] // groups
     split = padded.reshape(groups, channels, weight.shape[1], *pairs)
-    for axis, of_axis in enumerate(part):
+    for axis, of_axis in enumerate(ranges):
         split = split.take(range(of_axis.start, of_axis.stop), axis=4 + 2 * axis)
     tap_axes = [3 + 2 * axis for axis in range(rank)]
     phase_axes = [4 + 2 * axis for axis in range(rank)]
     moved = split.transpose(0, 2, *phase_axes, 1, *tap_axes)
     flipped = np.flip(moved, tuple(range(3 + rank, 3 + 2 * rank)))
-    kept = [of_axis.taps for of_axis in part]
+    kept = [of_axis.taps for of_axis in ranges]
     return np.ascontiguousarray(flipped.reshape(-1, channels, *kept))

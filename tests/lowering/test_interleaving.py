@@ -1,4 +1,4 @@
-"""Kernels that tell the phases of an index apart, beside what they say."""
+"""Kernels that depend on the phase of an index give the same as NumPy."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from .compiled import virtual_machine
 
 
 def _module(strides: tuple[int, ...], first: tuple[int, ...], dtype: str = "float32") -> Any:
-    """Two tensors, the first of which holds the phase 0 of all axes; the other is negated."""
+    """Phase 0 of all axes is of one tensor, and every other phase the negative of the other."""
     axes = [tirx.Var(name, "int64") for name in "hw"[: len(strides)]]
     shape = [tirx.Var("c", "int64"), *(n * s - f for n, s, f in zip(axes, strides, first))]
 
-    def element(even: te.Tensor, odd: te.Tensor) -> te.Tensor:
+    def element(at_zero: te.Tensor, elsewhere: te.Tensor) -> te.Tensor:
         def value(channel: Any, *index: Any) -> Any:
             places = [i + f for i, f in zip(index, first)]
             cells = [tirx.floordiv(p, s) for p, s in zip(places, strides)]
-            is_even = tirx.all(*(tirx.floormod(p, s) == 0 for p, s in zip(places, strides)))
-            return tirx.if_then_else(is_even, even(channel, *cells), -odd(channel, *cells))
+            is_zero = tirx.all(*(tirx.floormod(p, s) == 0 for p, s in zip(places, strides)))
+            return tirx.if_then_else(is_zero, at_zero(channel, *cells), -elsewhere(channel, *cells))
 
         return te.compute(shape, value)
 
     builder = relax.BlockBuilder()
     kind = relax.TensorType([shape[0], *axes], dtype)
-    even, odd = relax.Var("even", kind), relax.Var("odd", kind)
-    with builder.function("main", [even, odd]):
-        builder.emit_func_output(builder.call_te(element, even, odd))
+    at_zero, elsewhere = relax.Var("at_zero", kind), relax.Var("elsewhere", kind)
+    with builder.function("main", [at_zero, elsewhere]):
+        builder.emit_func_output(builder.call_te(element, at_zero, elsewhere))
     return builder.finalize()
 
 
-def _expected(even: Any, odd: Any, strides: tuple[int, ...], first: tuple[int, ...]) -> Any:
-    shape = [even.shape[0], *(n * s for n, s in zip(even.shape[1:], strides))]
-    whole = np.empty(shape, even.dtype)
+def _expected(
+    at_zero: Any, elsewhere: Any, strides: tuple[int, ...], first: tuple[int, ...]
+) -> Any:
+    shape = [at_zero.shape[0], *(n * s for n, s in zip(at_zero.shape[1:], strides))]
+    whole = np.empty(shape, at_zero.dtype)
     for axes in np.ndindex(*strides):
         phase = (slice(None), *(slice(p, None, s) for p, s in zip(axes, strides)))
-        whole[phase] = -odd if any(axes) else even
+        whole[phase] = -elsewhere if any(axes) else at_zero
     kept = (slice(None), *(slice(f, None) for f in first))
     return whole[kept]
 
@@ -64,24 +66,24 @@ def test_kernels(strides: tuple[int, ...], first: tuple[int, ...], target: Any) 
     rng = np.random.default_rng(0)
     for channels, size in ((1, 3), (2, 16), (3, 40), (70, 100), (1, 30_000 // 20 ** len(strides))):
         shape = (channels, *(size + axis for axis in range(len(strides))))
-        even, odd = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
-        got = machine["main"](tvm.runtime.tensor(even), tvm.runtime.tensor(odd)).numpy()
-        np.testing.assert_array_equal(got, _expected(even, odd, strides, first))
+        at_zero, elsewhere = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
+        got = machine["main"](tvm.runtime.tensor(at_zero), tvm.runtime.tensor(elsewhere)).numpy()
+        np.testing.assert_array_equal(got, _expected(at_zero, elsewhere, strides, first))
 
 
 def test_lines_without_a_whole_cell() -> None:
     machine = virtual_machine(looplift.compile(_module((4,), (3,)), "native"))
-    even, odd = np.array([[[1]], [[2]]], np.float32)
-    got = machine["main"](tvm.runtime.tensor(even), tvm.runtime.tensor(odd)).numpy()
+    at_zero, elsewhere = np.array([[[1]], [[2]]], np.float32)
+    got = machine["main"](tvm.runtime.tensor(at_zero), tvm.runtime.tensor(elsewhere)).numpy()
     np.testing.assert_array_equal(got, [[-2.0]])
 
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "int8"])
 def test_other_types(dtype: str) -> None:
     machine = virtual_machine(looplift.compile(_module((2,), (1,), dtype), "native"))
-    even, odd = np.arange(120).reshape(2, 1, 60).astype(dtype)
-    got = machine["main"](tvm.runtime.tensor(even), tvm.runtime.tensor(odd)).numpy()
-    np.testing.assert_array_equal(got, _expected(even, odd, (2,), (1,)))
+    at_zero, elsewhere = np.arange(120).reshape(2, 1, 60).astype(dtype)
+    got = machine["main"](tvm.runtime.tensor(at_zero), tvm.runtime.tensor(elsewhere)).numpy()
+    np.testing.assert_array_equal(got, _expected(at_zero, elsewhere, (2,), (1,)))
 
 
 def _applies(module: Any) -> bool:
