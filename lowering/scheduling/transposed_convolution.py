@@ -212,9 +212,7 @@ def _weight_of_phases(
     padded = np.pad(weight, [(0, 0), (0, 0), *((0, more) for more in missing)])
     used = (slice(None), slice(None), *(slice(whole) for whole in wholes))
     padded = padded[used]
-    pairs = itertools.chain(
-        *((r.taps, s) for r, s in zip(ranges, strides, strict=True))
-    )
+    pairs = itertools.chain(*((r.taps, s) for r, s in zip(ranges, strides, strict=True)))
     channels = weight.shape[0] // groups
     split = padded.reshape(groups, channels, weight.shape[1], *pairs)
     for axis, of_axis in enumerate(ranges):
