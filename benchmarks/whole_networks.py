@@ -15,6 +15,7 @@ import functools
 import importlib.util
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -92,6 +93,8 @@ def measure(name: str, networks: Path) -> dict[str, object]:
         session = onnxruntime.InferenceSession(str(path), options)
         theirs = functools.partial(session.run, None, {key: feed[key] for key in inputs})
         row[f"ratio, {threads} thread(s)"] = ratio(ours, theirs, turn=0 if threads == 1 else TURN)
+        if threads > 1:
+            row[f"ratio, {threads} thread(s), in turn"] = ratio_in_turn(ours, theirs)
         if threads == 1:
             row["difference"] = max(
                 difference(
@@ -148,6 +151,21 @@ def ratio(ours: Callable[[], object], theirs: Callable[[], object], turn: float)
                 time.sleep(PAUSE)
             best[place] = min(best[place], least_time(call, turn))
     return best[0] / best[1]
+
+
+def ratio_in_turn(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
+    """The median time of the first call over that of the second, where each follows the other.
+
+    The idle threads of each runtime still spin while the other one runs.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    start = time.perf_counter()
+    while len(times[0]) < TURNS or time.perf_counter() - start < SECONDS:
+        for record, call in zip(times, (ours, theirs), strict=True):
+            begin = time.perf_counter()
+            call()
+            record.append(time.perf_counter() - begin)
+    return statistics.median(times[0]) / statistics.median(times[1])
 
 
 def least_time(call: Callable[[], object], seconds: float) -> float:

@@ -53,6 +53,7 @@ from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .shared_bodies import share_loop_bodies
+from .size_checks import check_sizes
 from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
 from .tabulated_copies import TabulatedCopy
 from .transposed_convolution import split_into_phases
@@ -149,6 +150,7 @@ def _for_cpu() -> Any:
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
             _module_pass(_allocate_empty_constants),
+            _module_pass(check_sizes),
             _module_pass(plan_memory),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),

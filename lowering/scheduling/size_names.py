@@ -30,7 +30,7 @@ ELEMENTWISE, INJECTIVE, OPAQUE = 0, 2, 8
 
 It fuses kernels up to broadcasts (1) after products, and never opaque ones.
 """
-_ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
+ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
 """More than any memory holds, and few enough that the sums of sizes do not overflow."""
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _ATOMS = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select, ir.Call)
@@ -84,7 +84,7 @@ class _Names:
 
     def __post_init__(self) -> None:
         for variable in self.dimensions:
-            self._analyzer.bind(variable, _ANY_SIZE)
+            self._analyzer.bind(variable, ANY_SIZE)
 
     @property
     def replaces_anything(self) -> bool:
@@ -133,7 +133,7 @@ class _Names:
 
     def _named(self, size: Any) -> Any:
         name = tirx.Var("size", size.ty.dtype)
-        self._analyzer.bind(name, _ANY_SIZE)
+        self._analyzer.bind(name, ANY_SIZE)
         self.sizes.append((name, size))
         self._names.setdefault(self._example(size), []).append((name, size))
         self._set(size, name)

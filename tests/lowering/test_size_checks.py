@@ -1,0 +1,77 @@
+"""Inputs that are too small for a model fail with a reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+
+import looplift
+
+from .comparison import weight, with_weights
+from .compiled import virtual_machine
+from .conftest import parse
+
+
+def _machine(text: str, **weights: Any) -> Any:
+    model = with_weights(text, weights)
+    return virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+
+
+def _run(machine: Any, *shape: int) -> Any:
+    return machine["main"](tvm.runtime.tensor(np.ones(shape, np.float32)))
+
+
+WINDOWS = {
+    "convolution": ("Conv (x, f)", "h - 4"),
+    "strides": ("Conv <strides = [2]> (x, f)", "(h - 5) // 2 + 1"),
+    "pooling": ("MaxPool <kernel_shape = [5]> (x)", "h - 4"),
+    "transposed convolution": ("ConvTranspose <pads = [6, 6]> (x, f)", "h - 8"),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_a_window_larger_than_its_input(name: str) -> None:
+    node, size = WINDOWS[name]
+    machine = _machine(f"m (float[b, 3, h] x) => (y) {{ y = {node} }}", f=weight(3, 3, 5))
+    for height in (1, 2):
+        with pytest.raises(ValueError, match="An input is too small") as raised:
+            _run(machine, 1, 3, height)
+        assert str(raised.value).endswith(size)
+    assert _run(machine, 1, 3, 40).shape[2] > 0
+
+
+def test_a_window_after_another() -> None:
+    text = "m (float[1, 3, h] x) => (y) { a = Conv (x, f) y = Conv <strides = [2]> (a, f) }"
+    machine = _machine(text, f=weight(3, 3, 5))
+    with pytest.raises(ValueError, match=r"negative size \(h - 9\) // 2 \+ 1"):
+        _run(machine, 1, 3, 6)
+    assert _run(machine, 1, 3, 9).shape == (1, 3, 1)
+
+
+def test_results_without_elements_are_allowed() -> None:
+    machine = _machine("m (float[1, 3, h] x) => (y) { y = Conv (x, f) }", f=weight(3, 3, 5))
+    assert _run(machine, 1, 3, 4).shape == (1, 3, 0)
+
+
+def test_a_branch_that_does_not_run_may_need_a_larger_input() -> None:
+    model = parse("""m (float[1, 3, h] x, bool c) => (float[1, 3, k] y) {
+        y = If (c) <
+            then_branch = t () => (float[1, 3, k] p) { p = Conv (x, f) },
+            else_branch = e () => (float[1, 3, k] q) { q = Relu (x) }> }""")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight(3, 3, 5), "f"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    x = tvm.runtime.tensor(np.ones((1, 3, 2), np.float32))
+    chosen = machine["main"](x, tvm.runtime.tensor(np.array(False)))
+    assert chosen.shape == (1, 3, 2)
+
+
+def test_sizes_that_cannot_be_negative_are_not_checked() -> None:
+    text = "m (float[b, 3, h] x) => (y) { y = Conv <pads = [2, 2], strides = [2]> (x, f) }"
+    model = with_weights(text, {"f": weight(3, 3, 5)})
+    executable = looplift.compile(looplift.from_onnx(model), "native")
+    (library,) = (part for part in executable.mod.imports if part.kind == "llvm")
+    assert "check_sizes" not in library.inspect_source("ll")
