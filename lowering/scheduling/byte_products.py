@@ -83,7 +83,7 @@ class _Emission:
         a = self._pack_constant(product.a, product.rows, tile.rows)
         b = self._pack_constant(product.b, product.columns, tile.width)
         self._packs_a, self._packs_b = a is not None, b is not None
-        with compute_block("byte_product"):
+        with compute_block("byte_product", self._store.written):
             self._store.declare()
             self._a = flat(product.a.buffer if a is None else a)
             self._b = flat(product.b.buffer if b is None else b)

@@ -137,7 +137,7 @@ class _Emission:
 
     def emit(self) -> None:
         packed = None if self._weights is None else self._pack_weights()
-        with compute_block("windows"):
+        with compute_block("windows", self._found.store.written):
             self._found.store.declare()
             self._source = flat(self._found.source)
             self._packed = None if packed is None else flat(packed)

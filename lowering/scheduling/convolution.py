@@ -168,7 +168,7 @@ class Emission:
 
     def emit(self) -> None:
         weights = self._pack_weights()
-        with compute_block("convolution"):
+        with compute_block("convolution", self._found.store.written):
             self._found.store.declare()
             self._weights = flat(weights)
             self._source = flat(self._found.source)

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN
-from .affine import Affine, affine, flat, int64
+from .affine import Affine, affine, flat, int64, static_size
 from .blocks import has_scalar_functions, may_trap
 from .math_functions import is_fast, with_fast_math
 from .nests import Nest, depends, loads, substituted, without_loads
@@ -170,12 +170,21 @@ def bound(value: Any, scope: str = "global") -> Any:
 
 
 @contextmanager
-def compute_block(name: str) -> Iterator[None]:
-    """A block without iteration variables, which passes of TVM take as it is."""
+def compute_block(name: str, written: Any = None) -> Iterator[None]:
+    """A block without iteration variables, which passes of TVM take as it is.
+
+    It does nothing where the buffer that it writes has no elements: tiles and vectors would reach
+    past the end of tensors that are smaller than one.
+    """
     with ib.sblock(name):
         ib.reads([])
         ib.writes([])
-        yield
+        sizes = [] if written is None else [n for n in written.shape if static_size(n) is None]
+        if not sizes:
+            yield
+            return
+        with ib.If(tirx.all(*(size > 0 for size in sizes))), ib.Then():
+            yield
 
 
 def element_of(scratch: Any, first: Any, offset: Any) -> Any:
@@ -326,6 +335,11 @@ class Store:
         """Whether all that is read is read in order along the last axis, or is the same there."""
         steps = [p.of(self._columns[-1]) for p in self._positions.values() if p is not None]
         return all(_is_number(step, 0) or _is_number(step, 1) for step in steps)
+
+    @property
+    def written(self) -> Any:
+        """The buffer that is written."""
+        return self._epilogue.output
 
     def declare(self) -> None:
         """Declares flat views of the buffers; call it where they are visible to all stores."""

@@ -141,7 +141,7 @@ class _Emission:
     def emit(self) -> None:
         packed = self._pack_weights()
         found = self._found
-        with compute_block("product"):
+        with compute_block("product", found.store.written):
             found.store.declare()
             self._packed = flat(packed)
             self._views = {load.source: flat(load.source) for load in loads(found.element)}

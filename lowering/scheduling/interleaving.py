@@ -95,7 +95,8 @@ def _periods(value: Any, variables: Sequence[Any]) -> dict[Any, _Period] | None:
         divisor = remainder.b
         for variable in variables:
             first = sym.Analyzer().simplify(remainder.a - variable)
-            if isinstance(first, tirx.IntImm) and isinstance(divisor, tirx.IntImm):
+            are_numbers = isinstance(first, tirx.IntImm) and isinstance(divisor, tirx.IntImm)
+            if are_numbers and int(divisor) > 0:
                 found.setdefault(variable, set()).add(_Period(int(divisor), int(first)))
 
     tvm_ffi.structural_walk(value, (tirx.FloorMod, visit))
@@ -107,7 +108,7 @@ def _periods(value: Any, variables: Sequence[Any]) -> dict[Any, _Period] | None:
 def _emit(phases: _Interleaved) -> None:
     nest, column = phases.nest, phases.column
     period = phases.periods[column]
-    with compute_block("interleaving"):
+    with compute_block("interleaving", nest.buffer):
         target = flat(nest.buffer)
         width = bound(nest.extent(column))
         # The cells that reach into a line, and those that lie in it whole.

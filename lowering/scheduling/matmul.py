@@ -152,7 +152,7 @@ class _Emission:
     def emit(self) -> None:
         product = self._product
         packed = self._pack_constant() if self._packs() else None
-        with compute_block("product"):
+        with compute_block("product", self._store.written):
             self._store.declare()
             self._a = flat(product.a.buffer)
             self._b = flat(product.b.buffer if packed is None else packed)

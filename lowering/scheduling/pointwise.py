@@ -79,7 +79,7 @@ class _Emission:
 
     def emit(self) -> None:
         packed = self._pack_weights()
-        with compute_block("pointwise"):
+        with compute_block("pointwise", self._found.store.written):
             self._found.store.declare()
             self._packed = flat(packed)
             self._source = flat(self._found.source)

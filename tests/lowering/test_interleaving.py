@@ -17,6 +17,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from .comparison import TARGETS
 from .compiled import virtual_machine
+from .conftest import parse
 
 
 def _module(strides: tuple[int, ...], first: tuple[int, ...], dtype: str = "float32") -> Any:
@@ -107,3 +108,11 @@ def test_cells_are_vectors() -> None:
     executable = looplift.compile(_module((2,), (0,)), "native")
     (library,) = (part for part in executable.mod.imports if part.kind == "llvm")
     assert re.search(r"shufflevector <\d+ x float>", library.inspect_source("ll"))
+
+
+def test_a_negative_divisor_is_no_period() -> None:
+    model = parse("""m (float[n] x) => (int64[n] y) <int64 o = {0}, int64 l = {1}, int64 d = {-3}> {
+        s = Shape (x) z = Squeeze (s) r = Range (o, z, l) y = Mod (r, d) }""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    got = machine["main"](tvm.runtime.tensor(np.ones(7, np.float32))).numpy()
+    np.testing.assert_array_equal(got, np.arange(7) % -3)

@@ -123,7 +123,7 @@ def test_split_into_equal_parts(imported: Load, opset: int, attribute: str) -> N
     model.check(random(6))
     if attribute:
         model.check(random(5))
-    with pytest.raises(Exception, match="match_cast error"):
+    with pytest.raises(Exception, match=r"match_cast error|An input is too small"):
         model.run(random(1))
 
 
