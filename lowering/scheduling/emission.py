@@ -170,7 +170,7 @@ def bound(value: Any, scope: str = "global") -> Any:
 
 
 @contextmanager
-def compute_block(name: str, written: Any = None) -> Iterator[None]:
+def compute_block(name: str, written: Any) -> Iterator[None]:
     """A block without iteration variables, which passes of TVM take as it is.
 
     It does nothing where the buffer that it writes has no elements: tiles and vectors would reach
@@ -179,7 +179,7 @@ def compute_block(name: str, written: Any = None) -> Iterator[None]:
     with ib.sblock(name):
         ib.reads([])
         ib.writes([])
-        sizes = [] if written is None else [n for n in written.shape if static_size(n) is None]
+        sizes = [size for size in written.shape if static_size(size) is None]
         if not sizes:
             yield
             return
