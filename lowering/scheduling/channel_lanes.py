@@ -26,7 +26,16 @@ from .convolution_form import (
     maximum_of,
     sum_of,
 )
-from .emission import bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
+from .emission import (
+    bound,
+    ceil_div,
+    compute_block,
+    even_part,
+    for_items,
+    pieces,
+    rewritten,
+    unless_empty,
+)
 from .lane_kernels import MAXIMA, MOST_POSITIONS, PRODUCTS, SUMS, TRANSPOSE
 from .micro_kernels import call_copy_row, call_function, native_tile
 from .nests import inlined, substituted
@@ -137,7 +146,7 @@ class _Emission:
 
     def emit(self) -> None:
         packed = None if self._weights is None else self._pack_weights()
-        with compute_block("windows", self._found.store.written):
+        with compute_block("windows"), unless_empty(self._found.store.written):
             self._found.store.declare()
             self._source = flat(self._found.source)
             self._packed = None if packed is None else flat(packed)

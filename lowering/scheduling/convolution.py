@@ -35,6 +35,7 @@ from .emission import (
     for_items,
     pieces,
     rewritten,
+    unless_empty,
 )
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
@@ -168,7 +169,7 @@ class Emission:
 
     def emit(self) -> None:
         weights = self._pack_weights()
-        with compute_block("convolution", self._found.store.written):
+        with compute_block("convolution"), unless_empty(self._found.store.written):
             self._found.store.declare()
             self._weights = flat(weights)
             self._source = flat(self._found.source)

@@ -75,7 +75,7 @@ class Lines:
 
     def emit(self) -> None:
         """Emits a block that computes the nest."""
-        with compute_block("elementwise", self.buffer):
+        with compute_block("elementwise"):
             self.store.declare()
             _emit(self.nest, self.outer, self.columns, self.store)
 

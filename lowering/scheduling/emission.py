@@ -170,21 +170,26 @@ def bound(value: Any, scope: str = "global") -> Any:
 
 
 @contextmanager
-def compute_block(name: str, written: Any) -> Iterator[None]:
-    """A block without iteration variables, which passes of TVM take as it is.
-
-    It does nothing where the buffer that it writes has no elements: tiles and vectors would reach
-    past the end of tensors that are smaller than one.
-    """
+def compute_block(name: str) -> Iterator[None]:
+    """A block without iteration variables, which passes of TVM take as it is."""
     with ib.sblock(name):
         ib.reads([])
         ib.writes([])
-        sizes = [size for size in written.shape if static_size(size) is None]
-        if not sizes:
-            yield
-            return
-        with ib.If(tirx.all(*(size > 0 for size in sizes))), ib.Then():
-            yield
+        yield
+
+
+@contextmanager
+def unless_empty(written: Any) -> Iterator[None]:
+    """What lies within does nothing where a buffer has no elements, as tiles would reach past it.
+
+    Only for a kernel of a single block: values that one block leaves for another were lost.
+    """
+    sizes = [size for size in written.shape if static_size(size) is None]
+    if not sizes:
+        yield
+        return
+    with ib.If(tirx.all(*(size > 0 for size in sizes))), ib.Then():
+        yield
 
 
 def element_of(scratch: Any, first: Any, offset: Any) -> Any:

@@ -18,7 +18,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, flat_index, int64, static_size, unflattened
-from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten
+from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten, unless_empty
 from .micro_kernels import call_product, native_tile, rows_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted
 from .packing import is_constant_operand, or_zero, pack_weights
@@ -141,7 +141,7 @@ class _Emission:
     def emit(self) -> None:
         packed = self._pack_weights()
         found = self._found
-        with compute_block("product", found.store.written):
+        with compute_block("product"), unless_empty(found.store.written):
             found.store.declare()
             self._packed = flat(packed)
             self._views = {load.source: flat(load.source) for load in loads(found.element)}

@@ -108,7 +108,7 @@ def _periods(value: Any, variables: Sequence[Any]) -> dict[Any, _Period] | None:
 def _emit(phases: _Interleaved) -> None:
     nest, column = phases.nest, phases.column
     period = phases.periods[column]
-    with compute_block("interleaving", nest.buffer):
+    with compute_block("interleaving"):
         target = flat(nest.buffer)
         width = bound(nest.extent(column))
         # The cells that reach into a line, and those that lie in it whole.

@@ -33,6 +33,7 @@ from .emission import (
     for_items,
     pieces,
     rewritten,
+    unless_empty,
 )
 from .micro_kernels import Tile, call_product, native_tile, rows_ahead, share_of_next_panel
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
@@ -152,7 +153,7 @@ class _Emission:
     def emit(self) -> None:
         product = self._product
         packed = self._pack_constant() if self._packs() else None
-        with compute_block("product", self._store.written):
+        with compute_block("product"), unless_empty(self._store.written):
             self._store.declare()
             self._a = flat(product.a.buffer)
             self._b = flat(product.b.buffer if packed is None else packed)

@@ -39,7 +39,7 @@ class OrderedCopy(ScheduleRule):  # type: ignore[misc]
 
 
 def _emit(given: Any, result: Any) -> None:
-    with compute_block("copy", result):
+    with compute_block("copy"):
         source, target = flat(given), flat(result)
         count = bound(product(list(result.shape)))
 

@@ -19,7 +19,16 @@ from .affine import Affine, affine, flat, int64, static_size, unflattened
 from .channel_panels import fills_vectors
 from .convolution import ConvolutionRule, odd_lines
 from .convolution_form import Convolved, are_plain
-from .emission import bound, ceil_div, compute_block, even_part, even_start, for_items, pieces
+from .emission import (
+    bound,
+    ceil_div,
+    compute_block,
+    even_part,
+    even_start,
+    for_items,
+    pieces,
+    unless_empty,
+)
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import substituted
@@ -79,7 +88,7 @@ class _Emission:
 
     def emit(self) -> None:
         packed = self._pack_weights()
-        with compute_block("pointwise", self._found.store.written):
+        with compute_block("pointwise"), unless_empty(self._found.store.written):
             self._found.store.declare()
             self._packed = flat(packed)
             self._source = flat(self._found.source)

@@ -81,7 +81,7 @@ class _Rows:
 
     def emit(self) -> None:
         """Emits a block that computes the nest."""
-        with compute_block("reduction", self.nest.buffer):
+        with compute_block("reduction"):
             self._emit()
 
     def _emit(self) -> None:

@@ -95,7 +95,7 @@ def _copy_of(nest: Nest) -> _Copy | None:
 
 def _emit(copy: _Copy) -> None:
     nest, lanes = copy.nest, native_tile().lanes
-    with compute_block("copy", nest.buffer):
+    with compute_block("copy"):
         source, target = flat(copy.source), flat(nest.buffer)
         width = bound(nest.extent(copy.column))
         vectors = bound(tirx.floordiv(width, lanes))

@@ -112,7 +112,7 @@ def _is_one(step: Any) -> bool:
 
 def _emit(found: _Transposed) -> None:
     nest, lanes = found.nest, native_tile().lanes
-    with compute_block("transposition", nest.buffer):
+    with compute_block("transposition"):
         found.store.declare()
         source = flat(found.source)
         height, width = bound(nest.extent(found.line)), bound(nest.extent(found.column))
