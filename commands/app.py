@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import sys
@@ -24,13 +25,17 @@ R = TypeVar("R")
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands, which refuse empty arguments: as a path, one would be the present folder."""
+    """The commands, which refuse empty paths: one would be the present folder."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "" in args:
+        pairs = itertools.pairwise(["", *args])
+        if any(not arg and (o in _PATH_OPTIONS or not o.startswith("-")) for o, arg in pairs):
             print_error("An argument is empty. Check that all variables of the shell are set.")
             raise typer.Exit(ERROR)
         return super().parse_args(ctx, args)
+
+
+_PATH_OPTIONS = ("-o", "--output", "--trace")
 
 
 app = typer.Typer(
