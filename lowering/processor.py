@@ -33,7 +33,7 @@ def is_for_llvm() -> bool:
     return target is None or target.kind.name == "llvm"
 
 
-_SAME = {"arm64": "aarch64", "amd64": "x86_64", "x86_64h": "x86_64"}
+_ALIASES = {"arm64": "aarch64", "amd64": "x86_64", "x86_64h": "x86_64"}
 """Other names of architectures in target triples."""
 
 
@@ -41,7 +41,7 @@ def architecture(target: Any) -> str:
     """The architecture in the target's triple; this machine's if the target names no triple."""
     triple = str(target.attrs.get("mtriple", "")) or tvm.target.codegen.llvm_get_system_triple()
     name = triple.partition("-")[0]
-    return _SAME.get(name, name)
+    return _ALIASES.get(name, name)
 
 
 def vector_bytes() -> int:

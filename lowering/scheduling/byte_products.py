@@ -29,7 +29,6 @@ from .emission import (
     even_part,
     for_items,
     pieces,
-    unless_empty,
 )
 from .matmul import schedule_product
 from .nests import inlined, nests_of, substituted, without_copies
@@ -84,7 +83,7 @@ class _Emission:
         a = self._pack_constant(product.a, product.rows, tile.rows)
         b = self._pack_constant(product.b, product.columns, tile.width)
         self._packs_a, self._packs_b = a is not None, b is not None
-        with compute_block("byte_product"), unless_empty(self._store.written):
+        with compute_block("byte_product"):
             self._store.declare()
             self._a = flat(product.a.buffer if a is None else a)
             self._b = flat(product.b.buffer if b is None else b)

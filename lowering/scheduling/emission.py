@@ -87,9 +87,10 @@ COST_OF_ELEMENT = 4
 
 
 def for_lines(lines: Any, width: Any, work: Any, body: Callable[[Any], None]) -> None:
-    """Emits a loop over lines of `width` elements, of which an item has as many as a chunk holds.
+    """Emits a loop over lines of `width` elements; on all cores where `work` is worth it.
 
-    `work` is that of all lines, in multiply-adds.
+    An item of work is a group of lines with about `CHUNK` elements. `work` is that of all lines, in
+    multiply-adds.
     """
     lines = bound(lines)
     together = bound(tirx.max(tirx.floordiv(CHUNK, tirx.max(width, 1)), 1))

@@ -18,9 +18,9 @@ _MOST_NESTED = 3
 repeats its argument, so that code grows exponentially with the depth."""
 _INSTRUCTIONS = ("fabs", "floor", "ceil", "trunc", "round", "nearbyint", "sqrt")
 """Functions that a processor has an instruction for, with vectors of SSE4.1 or more."""
-_NO_FUNCTIONS = frozenset(
-    {"prim.if_then_else", "tirx.if_then_else", *(f"tirx.{name}" for name in _INSTRUCTIONS)}
-)
+CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
+"""The operators that evaluate one of two expressions only."""
+_NO_FUNCTIONS = CHOICES | {f"tirx.{name}" for name in _INSTRUCTIONS}
 
 _REDUCTION = int(tirx.IterVar.CommReduce)
 _SPATIAL = int(tirx.IterVar.DataPar)

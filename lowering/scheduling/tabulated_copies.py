@@ -22,11 +22,10 @@ from tvm.tirx.script import builder as ib
 from .affine import flat, flat_index, int64, product, unflattened
 from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
 from .micro_kernels import native_tile
-from .nests import Nest, depends, inlined, loads, nests_of, substituted
+from .nests import CHOICES, Nest, depends, inlined, loads, nests_of, substituted
 from .winograd_transforms import span
 
 _TYPES = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8"})
-_CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
 _TIMES = (1, 2)
 """How often each column of a vector is repeated: twice where an image grows to twice its size."""
 
@@ -67,7 +66,7 @@ def _copy_of(nest: Nest) -> _Copy | None:
     """What a nest copies; None where it does something else."""
     load, order = nest.value, nest.indices
     has_source, otherwise = None, None
-    if getattr(getattr(load, "op", None), "name", "") in _CHOICES:
+    if getattr(getattr(load, "op", None), "name", "") in CHOICES:
         has_source, load, otherwise = load.args
         if not isinstance(otherwise, (tirx.IntImm, tirx.FloatImm)):
             return None

@@ -26,7 +26,7 @@ _LAYOUTS = ("NCDHW", "OIDHW")
 def split_volumes(module: tvm.IRModule) -> tvm.IRModule:
     """The module with convolutions of planes for those of volumes.
 
-    Those with a single tap stay: they are products.
+    Those with a single tap stay.
     """
     return rewritten_functions(_Volumes(module), module)
 
@@ -45,7 +45,8 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
         attrs, emit = call.attrs, self.builder_.emit
         images, channels, depth, *plane = data.ty.shape.values
         results, of_group, taps, *of_plane = (int(n) for n in weight.ty.shape.values)
-        depth_ = call.ty.shape.values[2]
+        depth_of_result = call.ty.shape.values[2]
+        size = math.prod(plane)
         step, spread = int(attrs.strides[0]), int(attrs.dilation[0])
         before = int(attrs.padding[0])
 
@@ -56,13 +57,12 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
                 element = x(image, channel, at, place)
                 return tirx.if_then_else(is_inside, element, tirx.const(0, str(x.dtype)))
 
-            shape = (images, depth_, channels, taps, size)
+            shape = (images, depth_of_result, channels, taps, size)
             return te.compute(shape, element, name="windows")
 
-        size = math.prod(plane)
         lines = self._view(data, [images, channels, depth, size])
         copied = emit(self.builder_.call_te(windows, lines, primfunc_name_hint="depth_windows"))
-        planes = self._view(copied, [images * depth_, channels * taps, *plane])
+        planes = self._view(copied, [images * depth_of_result, channels * taps, *plane])
         flat = emit(relax.op.reshape(weight, [results, of_group * taps, *of_plane]))
         padding = [int(attrs.padding[axis]) for axis in (1, 2, 4, 5)]
         convolved = emit(
@@ -72,7 +72,7 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
             )
         )  # fmt: skip
         of_result = list(convolved.ty.shape.values)[1:]
-        volumes = self._view(convolved, [images, depth_, *of_result])
+        volumes = self._view(convolved, [images, depth_of_result, *of_result])
         return relax.op.permute_dims(volumes, [0, 2, 1, 3, 4])
 
     def _view(self, tensor: Any, shape: list[Any]) -> Any:
@@ -83,7 +83,7 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
 
 
 def _splits(call: Any) -> bool:
-    """Whether a call is a convolution of volumes with several taps, and of sizes with names."""
+    """Whether a call is a convolution of volumes with several taps, whose sizes are expressions."""
     if getattr(call.op, "name", "") != _OPERATOR:
         return False
     attrs = call.attrs
