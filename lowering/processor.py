@@ -13,7 +13,7 @@ of them to another core takes several."""
 MOST_VECTOR_BYTES = 64
 """One AVX-512 register, two AVX registers; also the alignment TVM gives its tensors."""
 _LEAST_VECTOR_BYTES = 16
-"""SSE, NEON, and what a thread of a GPU loads at once."""
+"""SSE and NEON."""
 _SIZES = (("avx512f", MOST_VECTOR_BYTES), ("avx", 32))
 """The bytes of a vector register by processor feature, largest first."""
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-from ..processor import is_for_gpu
 from ..values import Constant, Value, as_int, is_tensor
 from .broadcasting import ONE, ZERO, known_dims
 from .registry import ConverterContext, converts
@@ -60,8 +59,6 @@ def arg_extreme(ctx: ConverterContext) -> Value:
     if dims is None:
         return ctx.by_tvm()
     axis, keepdims = ctx.attr("axis", 0) % len(dims), bool(ctx.attr("keepdims", 1))
-    if is_for_gpu():
-        return _clamp_position(ctx, ctx.bb.normalize(ctx.by_tvm()), dims[axis])
     greatest, takes_last = ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0))
     size = as_int(dims[axis])
     if str(data.ty.dtype) == "float32" and size is not None and 0 < size <= _LONGEST:

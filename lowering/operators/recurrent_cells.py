@@ -16,7 +16,6 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as ib
 
-from ..processor import is_for_gpu
 from ..scheduling.affine import int64
 from ..scheduling.emission import bound
 from .recurrent_attributes import Activation, Layer
@@ -38,19 +37,10 @@ def span(start: Expr | int, lanes: int) -> Expr:
     return tirx.Ramp(start, 1, lanes)
 
 
-def scope() -> str:
-    """Where the values of a thread lie: the stack of a CPU, and registers where they fit.
-
-    A GPU's threads have no other memory than "local" of their own. On a CPU that name would mean a
-    call that allocates memory, for each value and each iteration of a loop that runs on all cores.
-    """
-    return "local" if is_for_gpu() else "global"
-
-
 def keep(value: Expr) -> Expr:
     """Stores a value, so that a second use does not compute it again. Emits statements."""
     dtype = value.ty.dtype
-    place = ib.alloc_buffer((dtype.lanes,), dtype.with_lanes(1), scope=scope(), layout=None)
+    place = ib.alloc_buffer((dtype.lanes,), dtype.with_lanes(1), layout=None)
     ib.buffer_store(place, value, [span(0, dtype.lanes)])
     return place[span(0, dtype.lanes)]
 
@@ -221,11 +211,11 @@ class TimeStep:
 
     @property
     def reads_backward(self) -> Expr:
-        """1 if the step reads the weight from its end: every other step, never on a GPU.
+        """1 if the step reads the weight from its end: every other step.
 
         The end of the weight is then in the first-level cache, from the step before.
         """
-        return int64(0) if is_for_gpu() else self.number % 2
+        return self.number % 2
 
     def is_within(self, row: Expr) -> Expr:
         """Whether a row has this time step, as a bool."""
@@ -247,18 +237,16 @@ class TimeStep:
         recurrence = self.rows.recurrence
         backward = int64(0) if is_backward is None else is_backward
         loop = ib.parallel if recurrence.shares_units else ib.serial
-        same = None if recurrence.lengths else bound(self.time(int64(0)) - self.rows.start, scope())
+        same = None if recurrence.lengths else bound(self.time(int64(0)) - self.rows.start)
         with loop(recurrence.layout.blocks) as position:
             # Cores that share the blocks keep theirs, which their second-level caches hold.
             order = int64(0) if recurrence.shares_units else backward
-            block = bound(_in_order(position, recurrence.layout.blocks, order), scope())
+            block = bound(_in_order(position, recurrence.layout.blocks, order))
             for tiles in self.rows.tiles:
                 with ib.serial(tiles.count) as number:
-                    first = bound(tiles.first + number * tiles.size, scope())
+                    first = bound(tiles.first + number * tiles.size)
                     product_steps = [
-                        bound(self.time(first + row) - self.rows.start, scope())
-                        if same is None
-                        else same
+                        bound(self.time(first + row) - self.rows.start) if same is None else same
                         for row in range(tiles.size)
                     ]
                     yield RowTile(self, block, first, product_steps, backward)
@@ -344,7 +332,7 @@ class RowTile:
     ) -> None:
         """Emits the addition of `state·R` to the sums, which are given by row and gate."""
         with ib.serial(self.layer.hidden) as position:
-            unit = bound(_in_order(position, self.layer.hidden, self.is_backward), scope())
+            unit = bound(_in_order(position, self.layer.hidden, self.is_backward))
             for row, gates in enumerate(sums):
                 for gate, total in gates.items():
                     weight = self.rows.buffers.weight[self.panel, unit, self.lanes(gate)]

@@ -24,7 +24,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from ..processor import GRAIN, MOST_VECTOR_BYTES, is_for_gpu, vector_bytes
+from ..processor import GRAIN, MOST_VECTOR_BYTES, vector_bytes
 from ..scheduling.affine import int64
 from ..scheduling.emission import bound, ceil_div, even_part, for_items, pieces
 from .recurrent_attributes import Activation
@@ -35,7 +35,6 @@ from .recurrent_cells import (
     add_to,
     emit_time_step,
     keep,
-    scope,
     span,
 )
 from .recurrent_layout import Buffers, Chunk, Recurrence, declare_buffers, vector_lanes
@@ -66,11 +65,11 @@ def recurrence_kernel(recurrence: Recurrence) -> tirx.PrimFunc:
         ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         buffers = declare_buffers(recurrence)
         _check_lengths(buffers)
-        size = bound(tirx.max(buffers.chunk_steps, int64(1)), scope())
+        size = bound(tirx.max(buffers.chunk_steps, int64(1)))
         # Without time steps there is one empty chunk, which copies the state.
         with ib.serial(pieces(buffers.steps, size)) as number:
-            first = bound(number * size, scope())
-            chunk = Chunk(first, bound(tirx.min(buffers.steps - first, size), scope()))
+            first = bound(number * size)
+            chunk = Chunk(first, bound(tirx.min(buffers.steps - first, size)))
             _emit_input_product(recurrence, buffers, chunk)
             _emit_recurrence(recurrence, buffers, chunk)
     return builder.get()
@@ -92,18 +91,15 @@ def _emit_input_product(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) 
             count = tirx.min(rows - first, int64(most))
             with loop(int64(panels)) as panel:
                 direction = panel // recurrence.layout.blocks
-                start = bound(chunk.start(recurrence, buffers, direction) * batch, scope())
+                start = bound(chunk.start(recurrence, buffers, direction) * batch)
                 operands = x, buffers.input_weight, buffers.input_bias, product
                 _PanelProduct(*operands, panel, start).emit(first, count)
 
-    if is_for_gpu():
-        multiply(ib.serial)
-    else:
-        with ib.If(rows * (columns * recurrence.width) >= GRAIN):
-            with ib.Then():
-                multiply(ib.parallel)
-            with ib.Else():
-                multiply(ib.serial)
+    with ib.If(rows * (columns * recurrence.width) >= GRAIN):
+        with ib.Then():
+            multiply(ib.parallel)
+        with ib.Else():
+            multiply(ib.serial)
 
 
 def _rows_per_pass(columns: int) -> int:
@@ -182,13 +178,13 @@ def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> 
     # Two cores have equally many blocks of rows.
     multiple = 1 if recurrence.shares_units else 2
     tiles_per_block = even_part(ceil_div(buffers.rows, sizes[0]), int64(most // sizes[0]), multiple)
-    together = bound(tirx.max(tiles_per_block, int64(1)) * sizes[0], scope())
-    row_blocks = bound(ceil_div(buffers.rows, together), scope())
+    together = bound(tirx.max(tiles_per_block, int64(1)) * sizes[0])
+    row_blocks = bound(ceil_div(buffers.rows, together))
     directions = recurrence.layer.directions
 
     def emit_row_block(direction: Any, activations: tuple[Activation, ...], number: Any) -> None:
-        first = bound(number * together, scope())
-        count = bound(tirx.min(buffers.rows - first, together), scope())
+        first = bound(number * together)
+        count = bound(tirx.min(buffers.rows - first, together))
         tiles = _cut_into_tiles(sizes, count)
         rows = _allocate(
             recurrence, buffers, chunk, direction, activations, first, count, tiles, most
@@ -200,7 +196,7 @@ def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> 
         if len({direction.activations for direction in directions}) == 1:
             direction: Any = int64(0)
             if len(directions) > 1:
-                direction = bound(number // tirx.max(row_blocks, 1), scope())
+                direction = bound(number // tirx.max(row_blocks, 1))
             emit_row_block(direction, directions[0].activations, number - direction * row_blocks)
             return
         for place, direction in enumerate(directions):
@@ -209,7 +205,7 @@ def _emit_recurrence(recurrence: Recurrence, buffers: Buffers, chunk: Chunk) -> 
                 emit_row_block(int64(place), direction.activations, here)
 
     count = len(directions) * row_blocks
-    if is_for_gpu() or recurrence.shares_units:
+    if recurrence.shares_units:
         with ib.serial(count) as number:
             item(number)
     else:
@@ -227,8 +223,6 @@ def _tile_rows(recurrence: Recurrence) -> list[int]:
 
 def _most_rows(recurrence: Recurrence, sizes: Sequence[int]) -> int:
     """The rows of a block at most."""
-    if is_for_gpu():
-        return sizes[0]
     most = _MOST_ROWS if recurrence.batch is None else min(recurrence.batch, _MOST_ROWS)
     return max(-(-most // sizes[0]), 1) * sizes[0]
 
@@ -238,7 +232,7 @@ def _cut_into_tiles(sizes: Sequence[int], count: Any) -> list[RowTiles]:
     tiles: list[RowTiles] = []
     done: Any = int64(0)
     for size in sizes:
-        number = bound((count - done) // size, scope())
+        number = bound((count - done) // size)
         tiles.append(RowTiles(size, done, number))
         done = done + number * size
     return tiles
@@ -259,7 +253,7 @@ def _allocate(
     padded = recurrence.layout.padded
 
     def allocate(*shape: int) -> Any:
-        return ib.alloc_buffer(shape, recurrence.dtype, scope=scope())
+        return ib.alloc_buffer(shape, recurrence.dtype)
 
     is_gru = recurrence.layer.op == "GRU"
     return BatchRows(
@@ -271,7 +265,7 @@ def _allocate(
         first,
         count,
         tiles,
-        bound(chunk.start(recurrence, buffers, direction), scope()),
+        bound(chunk.start(recurrence, buffers, direction)),
         hidden=allocate(2, most, padded),
         cell=allocate(most, padded) if "c" in recurrence.states else None,
         update=allocate(most, padded) if is_gru else None,
@@ -304,18 +298,18 @@ def _emit_rows(rows: BatchRows) -> None:
     buffers, chunk = rows.buffers, rows.chunk
     count = chunk.count
     if buffers.lengths is not None:
-        longest = ib.alloc_buffer((1,), "int64", scope=scope(), layout=None)
+        longest = ib.alloc_buffer((1,), "int64", layout=None)
         zero = int64(0)
         ib.buffer_store(longest, zero, [zero])
         with ib.serial(rows.count) as row:
             ib.buffer_store(longest, tirx.max(longest[zero], rows.length(row)), [zero])
-        count = bound(_steps_in_chunk(chunk, longest[zero]), scope())
+        count = bound(_steps_in_chunk(chunk, longest[zero]))
     with ib.serial(count) as within:
         after = (within + 1) % 2
-        step = TimeStep(rows, bound(chunk.first + within, scope()), before=within % 2, after=after)
+        step = TimeStep(rows, bound(chunk.first + within), before=within % 2, after=after)
         emit_time_step(step)
         with ib.serial(rows.count) as row, _if_within(step, row):
-            time = bound(step.time(row), scope())
+            time = bound(step.time(row))
             with ib.serial(rows.recurrence.layer.hidden) as unit:
                 indices = [time, rows.direction, rows.first + row, unit]
                 ib.buffer_store(buffers.sequence, rows.hidden[after, row, unit], indices)
@@ -353,7 +347,7 @@ def _emit_final(rows: BatchRows, count: Any) -> None:
     if buffers.lengths is None:
         return
     with ib.serial(rows.count) as row:
-        done = bound(_steps_in_chunk(chunk, rows.length(row)), scope())
+        done = bound(_steps_in_chunk(chunk, rows.length(row)))
         with ib.serial(chunk.count - done) as beyond, ib.serial(hidden) as unit:
             place = [chunk.first + done + beyond, rows.direction, rows.first + row, unit]
             ib.buffer_store(buffers.sequence, zero, place)

@@ -18,7 +18,7 @@ from tvm import relax, te, tirx
 from tvm.tirx.script import builder as ib
 
 from ..constants import constant
-from ..processor import GRAIN, is_for_gpu, vector_bytes
+from ..processor import GRAIN, vector_bytes
 from ..scheduling.affine import int64
 from ..values import Constant, Value
 from .recurrent_attributes import Layer
@@ -167,7 +167,7 @@ class Recurrence:
 
         All of them wait for the last one after each time step.
         """
-        return not is_for_gpu() and self.step_work >= _STEP_GRAIN
+        return self.step_work >= _STEP_GRAIN
 
     @property
     def states(self) -> tuple[str, ...]:

@@ -156,8 +156,8 @@ def even_start(number: Any, parts: Any, total: Any) -> Any:
     return bound(tirx.floordiv(number * total, tirx.max(parts, int64(1))))
 
 
-def bound(value: Any, scope: str = "global") -> Any:
-    """A scalar that is computed once; its scope is the stack of a CPU by default.
+def bound(value: Any) -> Any:
+    """A scalar that is computed once, on the stack of a CPU.
 
     It lies in a buffer of its own, which LLVM makes a register of. TVM's simplifier would put the
     definition of a variable in its place, and take seconds over the expressions that result.
@@ -165,7 +165,7 @@ def bound(value: Any, scope: str = "global") -> Any:
     if isinstance(value, tirx.IntImm):
         return value
     # `layout=None`: computing the default layout makes the builder search all open frames.
-    place = ib.alloc_buffer((1,), "int64", scope=scope, layout=None)
+    place = ib.alloc_buffer((1,), "int64", layout=None)
     ib.buffer_store(place, value, [int64(0)])
     return place[int64(0)]
 

@@ -78,6 +78,41 @@ def _power(call: Any) -> Expr:
     return _named(x, lambda x: reduce(mul, [x] * int(number)))
 
 
+def with_whole_domain(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with cos, pow and sin that are right where those of a GPU are not.
+
+    CUDA's fast power of a negative number is NaN, and its fast sine is wrong after many turns.
+    """
+
+    def replace(call: Any) -> Any:
+        name = getattr(call.op, "name", "")
+        if name in ("tirx.cos", "tirx.sin") and is_fast(call):
+            return _FUNCTIONS[name](call.args[0])
+        if name != "tirx.pow" or "float" not in str(call.ty.dtype):
+            return call
+        product = _power(call)
+        return _signed_power(call) if product is call else product
+
+    return kernel.with_body(
+        tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post"),
+    )
+
+
+def _signed_power(call: Any) -> Expr:
+    """A power in terms of one whose base is not negative."""
+    x, exponent = call.args
+
+    def of_magnitude(power: Expr) -> Expr:
+        is_integer = tirx.floor(exponent) == exponent
+        half = exponent * _constant(0.5, exponent)
+        signed = tirx.Select(tirx.floor(half) == half, power, -power)
+        undefined = _constant(math.nan, x)
+        of_negative = tirx.Select(is_integer, signed, undefined)
+        return tirx.Select(x < _constant(0, x), of_negative, power)
+
+    return _named(tirx.pow(tirx.abs(x), exponent), of_magnitude)
+
+
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
     """use(value), with the value computed once."""
     variable = tirx.Var("value", value.ty)

@@ -13,6 +13,7 @@ import itertools
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, sym, tirx
 from tvm.s_tir import dlight, meta_schedule
 from tvm.script.ir_builder import IRBuilder
@@ -36,7 +37,13 @@ from .dataflow import split_blocks
 from .elementwise import Elementwise
 from .emission import SCHEDULED
 from .few_positions import FewPositions
-from .gpu import bind_scheduled_kernels
+from .gpu import (
+    bind_scheduled_kernels,
+    drop_single_sums,
+    schedule_for_gpu,
+    sum_along_last_axis,
+    widen_domains,
+)
 from .interleaving import Interleaving
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .kernel_merging import merge_kernels
@@ -116,7 +123,7 @@ def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
             return _for_cpu()(inference)
         if not is_for_gpu():  # such as C source
             return relax.get_pipeline("default")(inference)
-        return relax.get_default_pipeline(target)(bind_scheduled_kernels(inference))
+        return _for_gpu(target)(inference)
 
 
 def _without_loops(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
@@ -136,7 +143,7 @@ def _for_cpu() -> Any:
         [
             _to_kernels(),
             _module_pass(_apply_database),
-            _module_pass(_pass_over_empty_results),
+            _module_pass(_drop_empty_results),
             dlight.ApplyDefaultSchedule(*RULES),
             _module_pass(pack_constants),
             _module_pass(_schedule_kernels),
@@ -162,6 +169,28 @@ def _for_cpu() -> Any:
             passes.AttachGlobalSymbol(),
             _module_pass(link_micro_kernels),
             _module_pass(_keep_noalias),
+        ]
+    )
+
+
+def _for_gpu(target: tvm.target.Target) -> Any:
+    passes = relax.transform
+    return tvm.transform.Sequential(
+        [
+            _module_pass(sum_along_last_axis),
+            *relax.pipeline.library_dispatch_passes(target),
+            _to_kernels(),
+            _module_pass(_apply_database),
+            _module_pass(_drop_empty_results),
+            _module_pass(bind_scheduled_kernels),
+            _module_pass(drop_single_sums),
+            schedule_for_gpu(target),
+            _module_pass(widen_domains),
+            passes.ToNonDataflow(),
+            passes.RemovePurityChecking(),
+            passes.CallTIRRewrite(),
+            _module_pass(_allocate_empty_constants),
+            *relax.pipeline.finalize_passes(target),
         ]
     )
 
@@ -248,15 +277,31 @@ def _may_slice(kernel: tirx.PrimFunc) -> bool:
     return any(len(shape) == len(result) and any(map(differs, shape, result)) for shape in given)
 
 
-def _pass_over_empty_results(module: tvm.IRModule) -> tvm.IRModule:
-    """Keep rules from kernels whose result is known to have no elements.
+def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:
+    """Empty the kernels whose results are known to have no elements, which no rule then changes.
 
     TVM's simplifier fails on a division by a size that it knows to be 0.
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc) and _has_no_elements(kernel.params[-1]):
-            module[variable] = kernel.with_attr(SCHEDULED, True)
+            nothing = tirx.Evaluate(tirx.const(0, "int32"))
+            body = kernel.body if _writes_elements(kernel) else nothing
+            module[variable] = kernel.with_body(body).with_attr(SCHEDULED, True)
     return module
+
+
+def _writes_elements(kernel: tirx.PrimFunc) -> bool:
+    """Whether the kernel writes a parameter that may have elements."""
+    results = [param for param in kernel.params if _is_tensor(param)]
+    found: list[Any] = []
+
+    def visit(store: tirx.BufferStore) -> None:
+        written = any(store.buffer.same_as(result) for result in results)
+        if written and not _has_no_elements(store.buffer):
+            found.append(store)
+
+    tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, visit))
+    return bool(found)
 
 
 def _has_no_elements(param: Any) -> bool:

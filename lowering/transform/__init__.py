@@ -41,7 +41,7 @@ def LowerRecurrent() -> Any:  # noqa: N802
 
     A marked function has the attribute `looplift.recurrent` with the operator and its attributes;
     its body is the operator in plain Relax. The kernel is for the target in scope; the calls stay
-    for one that is neither a GPU nor compiled for by LLVM, such as C source.
+    for one that LLVM does not compile for, such as a GPU.
     """
     return tvm.transform.module_pass(
         lambda module, _: lower_recurrent(module), opt_level=0, name="looplift.LowerRecurrent"

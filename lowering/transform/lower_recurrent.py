@@ -10,16 +10,16 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..operators.recurrent_mark import RecurrentOperator
 from ..operators.recurrent_operator import emit_kernel
-from ..processor import is_for_gpu, is_for_llvm
+from ..processor import is_for_llvm
 from .unused import without_unused
 
 
 def lower_recurrent(module: tvm.IRModule) -> tvm.IRModule:
     """Replaces the calls of marked functions by calls of a kernel for the target in scope.
 
-    They stay for a target that is neither a GPU nor one that LLVM compiles for.
+    They stay, and run their bodies, for a target that LLVM does not compile for, such as a GPU.
     """
-    if not (is_for_llvm() or is_for_gpu()):
+    if not is_for_llvm():
         return module
     marked = {
         variable: operator

@@ -1,11 +1,12 @@
-"""Modules for a GPU: as far as they can be built without one."""
+"""Modules for a GPU: built anywhere, and run where there is one."""
 
 from __future__ import annotations
 
-import shutil
 from typing import Any
 
+import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import tvm
 from tvm import relax, tirx
@@ -14,6 +15,8 @@ import looplift
 from looplift.lowering import emit
 from looplift.transform import LowerRecurrent
 
+from .comparison import weight
+from .compiled import Feed
 from .conftest import parse
 from .test_kernels import CONDITIONAL, COUNTED, REDUCTIONS, SYMBOLIC
 
@@ -37,6 +40,45 @@ operators (float[1, 1, n] scores, int64[1] most)
     narrow = Softmax (half)
     pooled = LpPool <kernel_shape = [3], strides = [2], ceil_mode = 1> (scores)
 }"""
+SUMS = """
+<ir_version: 8, opset_import: ["" : 17]>
+sums (float[b, n, 3] x) => (float[b, n, 3] sums, float[b, n, 3] before, float[b, n, 3] after)
+{
+    axis = Constant <value = int64 {1}> ()
+    sums = CumSum (x, axis)
+    before = CumSum <exclusive = 1> (x, axis)
+    after = CumSum <reverse = 1> (x, axis)
+}"""
+WEIGHTS = """
+<ir_version: 8, opset_import: ["" : 17]>
+weights (float[b, 1, t] x, float[1, 1, 3] taps, float[1] bias, float[b, 8, t] z, float[16, 8, 1] w,
+         float[16, 1, 1] v, float[16] of_v)
+    => (float[b, 1, u] halved, float[b, 16, t] y, float[b, 16, 1] mean, float[b, 0, t] none,
+        float[b, 16, t] point)
+{
+    start = Constant <value_ints = [8]> ()
+    channels = Constant <value_ints = [1]> ()
+    halved = Conv <strides = [2], pads = [1, 1]> (x, taps, bias)
+    product = Conv (z, w)
+    y = HardSwish (product)
+    mean = GlobalAveragePool (y)
+    rest = Slice (z, start, start, channels)
+    none = Exp (rest)
+    point = Conv (x, v, of_v)
+}"""
+DOMAINS = """
+<ir_version: 8, opset_import: ["" : 17]>
+domains (float[b, t] x, float[b, t] exponent) => (float[b, t] cube, float[b, t] y, float[b, t] z)
+{
+    three = Constant <value_float = 3.0> ()
+    many = Constant <value_float = 3000.0> ()
+    cube = Pow (x, three)
+    y = Pow (x, exponent)
+    turns = Mul (x, many)
+    sine = Sin (turns)
+    cosine = Cos (turns)
+    z = Sub (sine, cosine)
+}"""
 MODELS = {
     "counted": COUNTED,
     "conditional": CONDITIONAL,
@@ -45,15 +87,41 @@ MODELS = {
     "operators": OPERATORS,
     "layer": LAYER.replace(', "", lengths', "").replace(", int32[b] lengths", ""),
     "lengths": LAYER,
+    "sums": SUMS,
+    "weights": WEIGHTS,
+    "domains": DOMAINS,
 }
+FEEDS: dict[str, Feed] = {
+    "counted": {"n": np.array(5), "a": weight(3), "b": weight(3)},
+    "conditional": {"n": np.array(9), "start": np.array(True), "s0": np.array(3, np.float32)},
+    "scan": {"xs": weight(7, 2, 4), "s0": weight(2, 4), "w": weight(4, 4)},
+    "reductions": {"n": np.array(3), "a": weight(2, 3, 32)},
+    "operators": {"scores": weight(1, 1, 9), "most": np.array([4])},
+    "layer": {"x": weight(6, 2, 3), "w": weight(1, 20, 3), "r": weight(1, 20, 5)},
+    "sums": {"x": weight(2, 5, 3)},
+    "weights": {
+        "x": weight(2, 1, 8),
+        "taps": weight(1, 1, 3),
+        "bias": weight(1),
+        "z": weight(2, 8, 8),
+        "w": weight(16, 8, 1),
+        "v": weight(16, 1, 1),
+        "of_v": weight(16),
+    },
+    "domains": {
+        "x": np.array([[-2, -1.5, -0.5, 0, 3]], np.float32),
+        "exponent": np.array([[5, 4, -1, 2, 0.5]], np.float32),
+    },
+}
+FEEDS["lengths"] = {**FEEDS["layer"], "lengths": np.array([2, 6], np.int32)}
 
 
 ON_THE_HOST = ("shape_func", "compute_symbolic_expr")
 """The names of functions that compute sizes."""
 
 
-def gpu() -> tvm.target.Target:
-    return tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host={"kind": "llvm"})
+def gpu(arch: str = "sm_80") -> tvm.target.Target:
+    return tvm.target.Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
 
 
 def imported(model: onnx.ModelProto) -> Any:
@@ -75,16 +143,28 @@ def test_every_kernel_runs_on_the_gpu(name: str) -> None:
     assert [name for name, text in kernels.items() if "threadIdx.x" not in text] == []
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 @pytest.mark.parametrize("name", MODELS)
-def test_modules_compile_for_a_gpu(name: str) -> None:
-    module = imported(parse(MODELS[name]))
-    assert "cuda" in kinds(looplift.compile(module, gpu()).mod)
+def test_modules_become_sources_for_a_gpu(name: str) -> None:
+    assert "cuda" in kinds(looplift.compile(imported(parse(MODELS[name])), gpu()).mod)
 
 
 def kinds(module: Any) -> set[str]:
     """The kinds of a compiled module and of those inside it."""
     return {module.kind}.union(*(kinds(inner) for inner in module.imports))
+
+
+@pytest.mark.skipif(not tvm.cuda().exist, reason="needs an NVIDIA GPU")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_gpu_computes_what_onnxruntime_does(name: str) -> None:
+    model = parse(MODELS[name])
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    wants = session.run(None, dict(FEEDS[name]))
+    target = gpu("sm_" + tvm.cuda().compute_version.replace(".", ""))
+    machine = relax.VirtualMachine(looplift.compile(looplift.from_onnx(model), target), tvm.cuda())
+    given = [tvm.runtime.tensor(FEEDS[name][one.name], tvm.cuda()) for one in model.graph.input]
+    gots = machine["main"](*given)
+    for got, want in zip(gots if len(wants) > 1 else [gots], wants, strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
 
 
 def test_kernels_of_a_cpu_are_refused() -> None:
