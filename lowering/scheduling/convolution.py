@@ -192,18 +192,9 @@ class Emission:
         self._pads_weights = not self._is_depthwise and all(
             isinstance(size, tirx.IntImm) for size in shape
         )
-        if not self._pads_weights:
-            return pack_weights(self._kernel, source, shape, element)
-        total = math.prod(map(int, shape))
-
-        def element_at(place: Any) -> Any:
-            places = unflattened(range(len(shape)), shape.__getitem__, place)
-            weight = element(*(places[axis] for axis in range(len(shape))))
-            return tirx.if_then_else(place < total, weight, tirx.const(0.0, "float32"))
-
         # Room for a vector of output channels that begins in the last row.
-        padded = [int64(total + channel_tile().width)]
-        return pack_weights(self._kernel, source, padded, element_at)
+        room = channel_tile().width if self._pads_weights else 0
+        return pack_weights(self._kernel, source, shape, element, room=room)
 
     def _packed_shape(self, groups: Any) -> list[Any]:
         taps, rows = int64(self._taps), int64(self._tile_rows)

@@ -11,13 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 from tvm.tirx.script import builder as ib
 
 from ..values import Constant
-from .affine import int64
+from .affine import flat_index, int64, product
+from .constant_copies import KNOWN_TO_NUMPY, constant_copy
 from .dataflow import with_body
 
 _MARK = "meta_schedule.layout_rewrite_preproc"
@@ -69,13 +71,16 @@ def pack_weights(
     shape: Sequence[Any],
     element: Callable[..., Any],
     dtype: str = "float32",
+    room: int = 0,
 ) -> Any:
     """Emits a block that fills a new buffer; returns the buffer.
 
     `element` gives the value at some places in an expression that reads only `source`. Where that
     is a constant operand and the shape is static, the module is compiled with the packed constant.
+    With `room` the buffer is flat, and has so many elements more. They are 0 in a constant.
     """
-    packed = ib.sblock_alloc_buffer(tuple(shape), dtype)
+    size = product(shape) + room
+    packed = ib.sblock_alloc_buffer((size,) if room else tuple(shape), dtype)
     with ib.grid(*shape) as loops, ib.sblock("pack"):
         loops = loops if len(shape) > 1 else [loops]  # `grid` gives a list for several loops only
         places = [ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)]
@@ -84,8 +89,9 @@ def pack_weights(
         ):
             ib.sblock_attr({_MARK: True})
         ib.reads([source[tuple(slice(int64(0), size) for size in source.shape)]])
-        ib.writes([packed[tuple(places)]])
-        ib.buffer_store(packed, element(*places), places)
+        target = [flat_index(shape, places)] if room else places
+        ib.writes([packed[tuple(target)]])
+        ib.buffer_store(packed, element(*places), target)
     return packed
 
 
@@ -131,13 +137,16 @@ def _packs(kernel: tirx.PrimFunc) -> bool:
 
 def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
     """The module with the results of calls of packers, and without the packers."""
-    compiled = compiled_kernels(module, packers)
+    copies = {variable: constant_copy(packer) for variable, packer in packers.items()}
+    others = [variable for variable, copy in copies.items() if copy is None]
+    compiled = compiled_kernels(module, others) if others else {}
 
     def evaluate(call: Any) -> Any:
         if not call.op.same_as(_CALL_TIR) or call.args[0] not in packers:
             return call
         kernel, operands = call.args
-        return result_of(compiled[kernel], operands, call.ty_args[0])
+        run = compiled.get(kernel) or copies[kernel]
+        return result_of(run, operands, call.ty_args[0])
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
@@ -163,7 +172,9 @@ def compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> dict[Any, 
 
 
 def result_of(kernel: Any, operands: Sequence[Any], result: Any) -> Any:
-    """The result of a compiled kernel on constants, as a constant of the type `result`."""
+    """The result of a kernel on constants, as a constant of the type `result`."""
     value = tvm.runtime.empty([int(size) for size in result.shape], str(result.dtype))
+    if str(result.dtype) in KNOWN_TO_NUMPY:
+        np.from_dlpack(value)[...] = 0
     kernel(*(operand.value for operand in operands), value)
     return relax.const(value)
