@@ -4,12 +4,12 @@
 
 Every line takes the same columns of its source. Where they lie is computed once, into a table, and
 with it which vectors of columns follow each other in memory, each once or each twice, so that lines
-copy them as vectors.
+copy them as vectors. Lines that are copied as they are, or repeat one element, need no table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,9 +19,9 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, flat_index, int64, product, unflattened
+from .affine import flat, flat_index, int64, product, static_size, unflattened
 from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
-from .micro_kernels import native_tile
+from .micro_kernels import call_copy_row, native_tile
 from .nests import CHOICES, Nest, depends, inlined, loads, nests_of, substituted
 from .winograd_transforms import span
 
@@ -92,7 +92,79 @@ def _copy_of(nest: Nest) -> _Copy | None:
     return _Copy(nest, load.source, lines, column, indices, place, has_source, otherwise)
 
 
+def _repeats_one(copy: _Copy) -> Any:
+    """Whether lines repeat their first column; None if they neither do nor are copied as they are.
+
+    That is how a tensor is expanded along an axis that may have one element.
+    """
+    place = copy.column_place
+    if place.same_as(copy.column):
+        return tirx.const(False, "bool")
+    if isinstance(place, tirx.Select):
+        condition, first, column = place.condition, place.true_value, place.false_value
+        varies = loads(condition) or depends(condition, [*copy.lines, copy.column])
+        if static_size(first) == 0 and column.same_as(copy.column) and not varies:
+            return condition
+    return None
+
+
 def _emit(copy: _Copy) -> None:
+    repeats_one = _repeats_one(copy)
+    if repeats_one is None or str(copy.nest.buffer.dtype) != "float32":
+        _emit_tabulated(copy)
+    else:
+        _emit_rows(copy, repeats_one)
+
+
+def _emit_rows(copy: _Copy, repeats_one: Any) -> None:
+    """Emits a call for each line. It is written once for all kernels, unlike vectors here."""
+    with compute_block("copy"):
+        source, target = flat(copy.source), flat(copy.nest.buffer)
+        width = bound(copy.nest.extent(copy.column))
+        repeated = bound(tirx.Select(repeats_one, width, int64(0)))
+
+        def line(number: Any, values: dict[Any, Any]) -> None:
+            begin = bound(_first_place(copy, values))
+            first = tirx.if_then_else(repeated > 0, source[begin], tirx.const(0, "float32"))
+            addresses = [tirx.address_of(target[number * width]), tirx.address_of(source[begin])]
+            call_copy_row(*addresses, repeated, width - repeated, 0, 1, first)
+
+        def without_source(number: Any) -> None:
+            address = tirx.address_of(target[number * width])
+            call_copy_row(address, address, width, 0, 0, 1, copy.otherwise)
+
+        _emit_lines(copy, width, line, without_source)
+
+
+def _first_place(copy: _Copy, values: dict[Any, Any]) -> Any:
+    """Where the first column of a line lies in the source."""
+    indices = [substituted(index, values) for index in copy.line_indices]
+    return flat_index(list(copy.source.shape), indices)
+
+
+def _emit_lines(
+    copy: _Copy, width: Any,
+    with_source: Callable[[Any, dict[Any, Any]], None], without_source: Callable[[Any], None],
+) -> None:  # fmt: skip
+    """Emits the loop over lines. Both take the number of a line, the first also its variables."""
+
+    def line(number: Any) -> None:
+        values = unflattened(copy.lines, copy.nest.extent, number)
+        if copy.has_source is None:
+            with_source(number, values)
+            return
+        with ib.If(substituted(copy.has_source, values)):
+            with ib.Then():
+                with_source(number, values)
+            with ib.Else():
+                without_source(number)
+
+    lines = product([copy.nest.extent(v) for v in copy.lines])
+    work = sym.Analyzer().simplify(lines * copy.nest.extent(copy.column) * COST_OF_ELEMENT)
+    for_lines(lines, width, work, line)
+
+
+def _emit_tabulated(copy: _Copy) -> None:
     nest, lanes = copy.nest, native_tile().lanes
     with compute_block("copy"):
         source, target = flat(copy.source), flat(nest.buffer)
@@ -103,10 +175,8 @@ def _emit(copy: _Copy) -> None:
             ib.buffer_store(places, substituted(copy.column_place, {copy.column: column}), [column])
         gaps = [_gaps(places, nest.extent(copy.column), lanes, times) for times in _TIMES]
 
-        def line(number: Any) -> None:
-            values = unflattened(copy.lines, nest.extent, number)
-            indices = [substituted(index, values) for index in copy.line_indices]
-            begin = bound(flat_index(list(copy.source.shape), indices))
+        def line(number: Any, values: dict[Any, Any]) -> None:
+            begin = bound(_first_place(copy, values))
             end = bound(number * width)
 
             def copy_one(column: Any) -> None:
@@ -129,24 +199,16 @@ def _emit(copy: _Copy) -> None:
                     with ib.Else():
                         copy_vector(number, others)
 
-            def copy_line() -> None:
-                with ib.serial(vectors) as vector:
-                    copy_vector(vector, list(zip(_TIMES, gaps, strict=True)))
-                with ib.serial(width - vectors * lanes) as rest:
-                    copy_one(vectors * lanes + rest)
+            with ib.serial(vectors) as vector:
+                copy_vector(vector, list(zip(_TIMES, gaps, strict=True)))
+            with ib.serial(width - vectors * lanes) as rest:
+                copy_one(vectors * lanes + rest)
 
-            if copy.has_source is None:
-                copy_line()
-                return
-            with ib.If(substituted(copy.has_source, values)):
-                with ib.Then():
-                    copy_line()
-                with ib.Else(), ib.serial(width) as column:
-                    ib.buffer_store(target, copy.otherwise, [end + column])
+        def without_source(number: Any) -> None:
+            with ib.serial(width) as column:
+                ib.buffer_store(target, copy.otherwise, [number * width + column])
 
-        lines = product([nest.extent(v) for v in copy.lines])
-        work = sym.Analyzer().simplify(lines * nest.extent(copy.column) * COST_OF_ELEMENT)
-        for_lines(lines, width, work, line)
+        _emit_lines(copy, width, line, without_source)
 
 
 def _gaps(places: Any, width: Any, lanes: int, times: int) -> Any:
