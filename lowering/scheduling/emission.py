@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 from ..processor import GRAIN
 from .affine import Affine, affine, flat, int64, static_size
 from .blocks import has_scalar_functions, may_trap
-from .math_functions import is_fast, with_fast_math
+from .math_functions import FAST_MATH, is_fast
 from .nests import Nest, depends, loads, substituted, without_loads
 
 SCHEDULED = "tirx.is_scheduled"
@@ -45,7 +45,7 @@ def rewritten(
         buffers = [*root.alloc_buffers, *kept]
         root = s_tir.SBlock([], [], [], root.name_hint, root.body, None, buffers)
         body = s_tir.SBlockRealize([], True, root)
-    return with_fast_math(kernel.with_body(body).with_attr(WRITTEN_BY_RULE, True))
+    return kernel.with_body(body).with_attr(WRITTEN_BY_RULE, True).with_attr(FAST_MATH, True)
 
 
 def allocated(kernel: tirx.PrimFunc) -> list[Any]:

@@ -13,6 +13,7 @@ from functools import reduce
 from operator import mul
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
@@ -37,6 +38,21 @@ _PRODUCTS = (2.0, 3.0, 4.0)
 """Exponents of powers that are written as products."""
 _MOST_NAMED = 8
 """Named values in an argument up to which a function of it is written in arithmetic."""
+
+
+FAST_MATH = "looplift.fast_math"
+"""The attribute of kernels whose functions the pipeline for kernels writes as arithmetic."""
+
+
+def write_fast_math(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with functions as arithmetic in its kernels with the attribute `FAST_MATH`.
+
+    That is the last thing done to a kernel: TVM's passes take long over nested named values.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc) and FAST_MATH in (kernel.attrs or {}):
+            module[variable] = with_fast_math(kernel)
+    return module
 
 
 def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -129,9 +145,16 @@ def _cast(x: Expr, dtype: str) -> Expr:
     return tirx.Cast(dtype if lanes == 1 else f"{dtype}x{lanes}", x)
 
 
+def _reinterpreted(x: Expr, dtype: str) -> Expr:
+    """The bits of the value, or vector of values, in another type of the same size."""
+    lanes = int(x.ty.dtype.lanes)
+    return tirx.reinterpret(dtype if lanes == 1 else f"{dtype}x{lanes}", x)
+
+
 def _integer(number: int, like: Expr) -> Expr:
-    lanes = int(like.ty.dtype.lanes)
-    value = tirx.const(number, "int64")
+    """The number in the lanes of `like`, whose elements are integers or have 64 bits."""
+    dtype, lanes = like.ty.dtype.with_lanes(1), int(like.ty.dtype.lanes)
+    value = tirx.const(number, str(dtype) if "int" in str(dtype) else "int64")
     return value if lanes == 1 else tirx.Broadcast(value, lanes)
 
 
@@ -158,7 +181,7 @@ def _bounded_exp(x: Expr) -> Expr:
     def with_rounded(rounded: Expr) -> Expr:
         number = rounded - _constant(_ROUND, x)
         rest = x - number * _constant(_LN2, x) - number * _constant(_LN2_REST, x)
-        bits = tirx.reinterpret("int32", rounded) - tirx.reinterpret("int32", _constant(_ROUND, x))
+        bits = _reinterpreted(rounded, "int32") - _reinterpreted(_constant(_ROUND, x), "int32")
         fraction = _named(rest, lambda rest: _polynomial(_TAYLOR, rest))
         # In two steps, because neither 2^128 nor a denormal 2^n can be written directly.
         return _named(bits, lambda n: fraction * _two_to(n >> 1) * _two_to(n - (n >> 1)))
@@ -167,7 +190,10 @@ def _bounded_exp(x: Expr) -> Expr:
 
 
 def _two_to(exponent: Expr) -> Expr:
-    return tirx.reinterpret("float32", (exponent + _EXPONENT_BIAS) << _EXPONENT_BITS)
+    return _reinterpreted(
+        (exponent + _integer(_EXPONENT_BIAS, exponent)) << _integer(_EXPONENT_BITS, exponent),
+        "float32",
+    )
 
 
 # log(x) = e · ln 2 + log(1 + f) with 1 + f between √½ and √2, and log(1 + f) = f - f² / 2 + f³ · P
@@ -206,12 +232,12 @@ def _log_of_positive(x: Expr) -> Expr:
     shift = tirx.Select(is_denormal, _constant(_EXPONENT_BITS, x), _constant(0, x))
 
     def of_normal(x: Expr) -> Expr:
-        bits = tirx.reinterpret("int32", x)
+        bits = _reinterpreted(x, "int32")
         exponent = (bits - _ROOT_OF_HALF_BITS) >> _EXPONENT_BITS
         return _named(exponent, lambda exponent: of_exponent(bits, exponent))
 
     def of_exponent(bits: Expr, exponent: Expr) -> Expr:
-        fraction = tirx.reinterpret("float32", bits - (exponent << _EXPONENT_BITS))
+        fraction = _reinterpreted(bits - (exponent << _integer(_EXPONENT_BITS, bits)), "float32")
         power = _cast(exponent, "float32") - shift
         return _named(fraction - _constant(1, x), lambda f: of_parts(power, f))
 
@@ -331,8 +357,8 @@ def _sin_after(x: Expr, start: float) -> Expr:
         for part in _PI:
             rest = rest - number * _constant(part, x)
         # The lowest bit of the number of half turns is the sign.
-        sign = tirx.reinterpret("int64", rounded) << _integer(63, rounded)
-        signed = tirx.reinterpret("float64", tirx.reinterpret("int64", rest) ^ sign)
+        sign = _reinterpreted(rounded, "int64") << _integer(63, rounded)
+        signed = _reinterpreted(_reinterpreted(rest, "int64") ^ sign, "float64")
         return _clamp(_cast(signed, "float32"), -math.pi / 2, math.pi / 2)
 
     return _named(rounded, lambda rounded: _named(angle(rounded), _sin_of_half_turn))

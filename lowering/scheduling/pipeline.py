@@ -50,7 +50,7 @@ from .kernel_merging import merge_kernels
 from .launches import pause_launches
 from .legalization import legalize_operators
 from .linking import link_micro_kernels
-from .math_functions import with_fast_math
+from .math_functions import FAST_MATH, write_fast_math
 from .matmul import MatrixProduct
 from .memory_plan import plan_memory
 from .ordered_copies import OrderedCopy
@@ -314,7 +314,7 @@ def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:
         if isinstance(kernel, tirx.PrimFunc):
             scheduled = schedule_kernel(kernel)
             if scheduled is not kernel:
-                module[variable] = with_fast_math(scheduled)
+                module[variable] = scheduled.with_attr(FAST_MATH, True)
     return module
 
 
@@ -396,12 +396,12 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
 
     def run(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
         if COMPACTED not in (module.attrs or {}):
-            return passes(module)
+            return write_fast_math(passes(module))
         with tvm.transform.PassContext(
             context.opt_level, list(context.required_pass),
             [*context.disabled_pass, COMPACTION, *_LEFT_OUT], [], dict(context.config),
         ):  # fmt: skip
-            return drop_guaranteed_checks(passes(module))
+            return write_fast_math(drop_guaranteed_checks(passes(module)))
 
     name = "looplift.kernel_pipeline"
     finish = tvm.transform.Sequential(
