@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import cache, reduce
 from operator import mul
 from typing import Any
 
@@ -37,21 +37,32 @@ _EXPONENT_BITS = 23
 _PRODUCTS = (2.0, 3.0, 4.0)
 """Exponents of powers that are written as products."""
 _MOST_NAMED = 8
-"""Named values in an argument up to which a function of it is written in arithmetic."""
-
-
+"""Named values in an argument up to which a function of it is written as arithmetic."""
 FAST_MATH = "looplift.fast_math"
 """The attribute of kernels whose functions the pipeline for kernels writes as arithmetic."""
+_HIDDEN = "looplift.math."
+"""Precedes the name of a function in an external call that stands for its arithmetic."""
 
 
-def write_fast_math(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with functions as arithmetic in its kernels with the attribute `FAST_MATH`.
+def hide_functions(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with external calls in place of functions in its kernels marked `FAST_MATH`.
 
-    That is the last thing done to a kernel: TVM's passes take long over nested named values.
+    TVM's passes take long over arithmetic with nested named values, and `LowerIntrin` would make
+    something else of the functions. `write_functions` replaces the external calls.
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc) and FAST_MATH in (kernel.attrs or {}):
-            module[variable] = with_fast_math(kernel)
+            module[variable] = _with_hidden_functions(kernel)
+    return module
+
+
+def write_functions(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with arithmetic in place of the external calls of `hide_functions`."""
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc):
+            written = _with_written_functions(kernel)
+            if not written.same_as(kernel):
+                module[variable] = written
     return module
 
 
@@ -62,19 +73,56 @@ def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     Not those of a function of a function: TVM's code generator puts named values in place of their
     names, and takes 20 s over three sigmoids. Rules give each argument a buffer of its own.
     """
+    return _with_written_functions(_with_hidden_functions(kernel))
 
+
+def _with_hidden_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     def replace(call: Any) -> Any:
         if getattr(call.op, "name", "") == "tirx.pow":
             return _power(call)
         if not is_fast(call):
             return call
-        named: list[Any] = []
-        tvm_ffi.structural_walk(call.args[0], (tirx.Let, named.append))
-        return call if len(named) > _MOST_NAMED else _FUNCTIONS[call.op.name](call.args[0])
+        inner: list[int] = []
+
+        def note(call: Any) -> None:
+            function = _hidden_function(call)
+            if function is not None:
+                inner.append(_named_values(function))
+
+        (argument,) = call.args
+        tvm_ffi.structural_walk(argument, (ir.Call, note))
+        if sum(inner) > _MOST_NAMED:
+            return call
+        return tirx.call_pure_extern(str(call.ty.dtype), _HIDDEN + call.op.name, argument)
 
     return kernel.with_body(
         tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post"),
     )
+
+
+def _with_written_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    def replace(call: Any) -> Any:
+        function = _hidden_function(call)
+        return call if function is None else function(call.args[1])
+
+    body = tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post")
+    return kernel if body.same_as(kernel.body) else kernel.with_body(body)
+
+
+def _hidden_function(call: Any) -> Callable[[Expr], Expr] | None:
+    """The function that an external call stands for; None for another call."""
+    if getattr(call.op, "name", "") != "tirx.call_pure_extern":
+        return None
+    name = str(call.args[0].value)
+    return _FUNCTIONS[name.removeprefix(_HIDDEN)] if name.startswith(_HIDDEN) else None
+
+
+@cache
+def _named_values(function: Callable[[Expr], Expr]) -> int:
+    """The number of named values in the arithmetic of a function."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function(tirx.Var("x", "float32")), (tirx.Let, found.append))
+    return len(found)
 
 
 def is_fast(call: Any) -> bool:

@@ -50,7 +50,7 @@ from .kernel_merging import merge_kernels
 from .launches import pause_launches
 from .legalization import legalize_operators
 from .linking import link_micro_kernels
-from .math_functions import FAST_MATH, write_fast_math
+from .math_functions import FAST_MATH, hide_functions, write_functions
 from .matmul import MatrixProduct
 from .memory_plan import plan_memory
 from .ordered_copies import OrderedCopy
@@ -396,16 +396,21 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
 
     def run(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
         if COMPACTED not in (module.attrs or {}):
-            return write_fast_math(passes(module))
+            return hide_functions(passes(module))
         with tvm.transform.PassContext(
             context.opt_level, list(context.required_pass),
             [*context.disabled_pass, COMPACTION, *_LEFT_OUT], [], dict(context.config),
         ):  # fmt: skip
-            return write_fast_math(drop_guaranteed_checks(passes(module)))
+            return hide_functions(drop_guaranteed_checks(passes(module)))
 
     name = "looplift.kernel_pipeline"
     finish = tvm.transform.Sequential(
-        [for_host(), _module_pass(share_loop_bodies), _module_pass(pause_launches)]
+        [
+            for_host(),
+            _module_pass(share_loop_bodies),
+            _module_pass(pause_launches),
+            _module_pass(write_functions),
+        ]
     )
     return tvm.transform.module_pass(run, opt_level=0, name=name), lambda: finish, for_device
 
