@@ -216,6 +216,7 @@ def _to_kernels() -> Any:
             _module_pass(_mark_slices),
             passes.FuseOps(),
             passes.FuseTIR(),
+            _module_pass(_drop_scopes),
             # Before the schedule, which hides that a kernel only reshapes.
             _module_pass(restore_reshapes),
             # Fused kernels that differ in sizes only are compiled once.
@@ -275,6 +276,20 @@ def _may_slice(kernel: tirx.PrimFunc) -> bool:
         return not equal(size, of_result) and not equal(size, 1)
 
     return any(len(shape) == len(result) and any(map(differs, shape, result)) for shape in given)
+
+
+def _drop_scopes(module: tvm.IRModule) -> tvm.IRModule:
+    """Drop the scopes in TVM's scatter kernels, of which its code generator warns."""
+
+    def without(statement: Any) -> Any:
+        return statement.body if statement.attr_key == "pragma_scope" else statement
+
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(kernel.body, (tirx.AttrStmt, without), order="post")
+            if not body.same_as(kernel.body):
+                module[variable] = kernel.with_body(body)
+    return module
 
 
 def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:

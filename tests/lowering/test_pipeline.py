@@ -187,6 +187,19 @@ def test_gathers_print_no_warning(
     assert "Fast mode" not in "".join(capfd.readouterr())
 
 
+def test_scatters_print_no_warning(capfd: pytest.CaptureFixture[str]) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        s (float[n, 3] x, int64[m, 3] i, float[m, 3] u) => (float[n, 3] y) {
+            y = ScatterElements (x, i, u) }""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
+    given = floats(4, 3), np.array([[1, 0, 3]]), floats(1, 3)
+    got = machine["main"](*map(tvm.runtime.tensor, given)).numpy()
+    want = given[0].copy()
+    np.put_along_axis(want, given[1], given[2], 0)
+    np.testing.assert_array_equal(got, want)
+    assert "pragma" not in "".join(capfd.readouterr())
+
+
 def test_a_module_with_empty_constants_can_be_exported(
     imported: Callable[..., Imported], tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,43 @@ def test_nothing_is_copied_of_an_empty_tensor(shape: tuple[int, ...]) -> None:
     machine = virtual_machine(looplift.compile(looplift.from_onnx(model_of("tiled")), "native"))
     got = machine["main"](tvm.runtime.tensor(np.zeros(shape, np.float32)))
     assert got.shape == (2 * shape[0], shape[1], 3 * shape[2])
+
+
+EXPANDED = """<ir_version: 9, opset_import: ["" : 19]>
+    model (float[a, b, c] x, int64[3] shape) => (float[d, e, f] y) { y = Expand (x, shape) }"""
+
+
+@pytest.mark.parametrize(
+    ("given", "shape"),
+    [
+        ((2, 3, 40), (2, 3, 40)), ((2, 3, 1), (2, 3, 40)), ((1, 3, 40), (2, 3, 40)),
+        ((1, 1, 1), (3, 5, 7)), ((2, 1, 5), (2, 64, 5)), ((1, 1, 1), (1, 1, 1)),
+        ((1, 4, 1), (1, 4, 0)), ((0, 4, 1), (0, 4, 3)), ((1, 2, 1), (30, 2, 3000)),
+    ],
+)  # fmt: skip
+def test_expanded_along_axes_that_may_have_one_element(
+    given: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    """All bits are copied, those of NaN and of negative zero, too."""
+    bits = np.arange(np.prod(given), dtype=np.uint32).reshape(given) * 0x01000193 + 0x7FC00001
+    x = bits.view(np.float32)
+    got = _expansion()["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(np.array(shape))).numpy()
+    np.testing.assert_array_equal(got.view(np.uint32), np.broadcast_to(bits, shape))
+
+
+@cache
+def _expansion() -> Any:
+    module = looplift.from_onnx(parse(EXPANDED))
+    with as_target("native") as target:
+        kernels = [
+            kernel
+            for kernel in lower_to_kernels(module).functions.values()
+            if isinstance(kernel, tvm.tirx.PrimFunc)
+        ]
+        schedules = [TabulatedCopy().apply(kernel, target, False) for kernel in kernels]
+    scripts = [schedule.mod.script() for schedule in schedules if schedule is not None]
+    assert any("looplift_copy_row" in script for script in scripts)
+    return virtual_machine(looplift.compile(module, "native"))
 
 
 def test_gathered_lines_are_left_alone() -> None:
