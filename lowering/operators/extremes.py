@@ -147,18 +147,6 @@ def _in_own_type(bb: Any, data: Value) -> Value:
     return bb.emit(relax.op.astype(data, data.ty.dtype))
 
 
-def _clamp_position(ctx: ConverterContext, position: Value, size: Any) -> Value:
-    """Positions of TVM's kernels, clamped to the axis where the kernels found no element."""
-
-    def compute(position: Any, size: Any) -> Any:
-        def element(*at: Any) -> Any:
-            return tirx.max(tirx.min(position(*at), size - 1), ZERO)
-
-        return te.compute(position.shape, element, name="inside")
-
-    return ctx.call_te(compute, position, size, name="inside")
-
-
 def no_position(position: str, dtype: str) -> tuple[Any, Any]:
     """The initial (position, value) of the search."""
     return tirx.const(-1, position), tirx.const(0, dtype)

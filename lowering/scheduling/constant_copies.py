@@ -111,6 +111,8 @@ def constant_copy(kernel: tirx.PrimFunc) -> ConstantCopy | None:
         value.same_as(loop.loop_var) and static_size(loop.extent) == extent
         for value, loop, extent in zip(realize.iter_values, loops, extents, strict=True)
     )
+    starts = [loop.min for loop in loops] + [variable.dom.min for variable in block.iter_vars]
+    is_nest &= not any(map(static_size, starts)) and static_size(realize.predicate) == 1
     if not is_nest or not isinstance(store, tirx.BufferStore) or None in extents:
         return None
     return _copy_of(kernel, [v.var for v in block.iter_vars], extents, store)
@@ -128,17 +130,19 @@ def _copy_of(
         found = affine([position], [analyzer.simplify(position)], places)
         if found is None:
             return None
-        numbers = [static_size(found.base), *(static_size(found.of(place)) for place in places)]
-        if any(number is None or number < 0 for number in numbers):
+        terms = [found.base, *(found.of(place) for place in places)]
+        numbers = [size for size in map(static_size, terms) if size is not None and size >= 0]
+        if len(numbers) < len(terms):
             return None
         base, *strides = numbers
         return View(base, tuple(strides))
 
-    value, position, limit = analyzer.simplify(store.value), View(0, (0,) * len(places)), 1
+    value: Any = analyzer.simplify(store.value)
+    position: View | None = View(0, (0,) * len(places))
+    limit: int | None = 1
     if isinstance(value, ir.Call) and value.op.name in CHOICES:
         test, value, otherwise = value.args
-        is_below = isinstance(test, tirx.LT) and static_size(test.b) is not None
-        if not is_below or not _is_zero(otherwise):
+        if not isinstance(test, tirx.LT) or not _is_zero(otherwise):
             return None
         position, limit = view(test.a), static_size(test.b)
     if not isinstance(value, ir.TensorLoad) or not value.source.same_as(source):
@@ -148,7 +152,7 @@ def _copy_of(
         return None
     read = view(flat_index(source.shape, value.indices))
     written = view(flat_index(target.shape, store.indices))
-    if read is None or written is None or position is None:
+    if read is None or written is None or position is None or limit is None:
         return None
     return ConstantCopy(tuple(extents), read, written, position, limit)
 

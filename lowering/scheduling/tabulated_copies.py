@@ -126,12 +126,12 @@ def _emit_rows(copy: _Copy, repeats_one: Any) -> None:
         def line(number: Any, values: dict[Any, Any]) -> None:
             begin = bound(_first_place(copy, values))
             first = tirx.if_then_else(repeated > 0, source[begin], tirx.const(0, "float32"))
-            addresses = [tirx.address_of(target[number * width]), tirx.address_of(source[begin])]
-            call_copy_row(*addresses, repeated, width - repeated, 0, 1, first)
+            here, there = tirx.address_of(target[number * width]), tirx.address_of(source[begin])
+            call_copy_row(here, there, repeated, width - repeated, 0, 1, first)
 
         def without_source(number: Any) -> None:
-            address = tirx.address_of(target[number * width])
-            call_copy_row(address, address, width, 0, 0, 1, copy.otherwise)
+            here = tirx.address_of(target[number * width])
+            call_copy_row(here, here, width, 0, 0, 1, copy.otherwise)
 
         _emit_lines(copy, width, line, without_source)
 
