@@ -1,4 +1,4 @@
-"""What kernels are written for: a processor with vector registers of some size, or a GPU."""
+"""The processor that kernels are written for, and the size of its vector registers."""
 
 from __future__ import annotations
 

@@ -11,10 +11,7 @@ from tvm import ir, s_tir, sym, tirx
 
 from .affine import product
 from .math_functions import is_fast
-from .nests import depends, loads, stays_small
-
-_REDUCTION = int(tirx.IterVar.CommReduce)
-_SPATIAL = int(tirx.IterVar.DataPar)
+from .nests import REDUCTION, SPATIAL, depends, loads, stays_small
 
 
 @dataclass(frozen=True)
@@ -29,11 +26,11 @@ class BlockLoops:
 
     @property
     def spatial(self) -> list[Any]:
-        return self._of_kind(_SPATIAL)
+        return self._of_kind(SPATIAL)
 
     @property
     def reduced(self) -> list[Any]:
-        return self._of_kind(_REDUCTION)
+        return self._of_kind(REDUCTION)
 
     @property
     def last(self) -> Any:
@@ -71,7 +68,7 @@ def block_loops(schedule: s_tir.Schedule, handle: Any) -> BlockLoops | None:
     block = schedule.get(handle)
     loops = schedule.get_loops(handle)
     kinds = {int(variable.iter_type) for variable in block.iter_vars}
-    plain = isinstance(block.body, tirx.BufferStore) and kinds <= {_SPATIAL, _REDUCTION}
+    plain = isinstance(block.body, tirx.BufferStore) and kinds <= {SPATIAL, REDUCTION}
     if not plain or not loops or len(loops) != len(block.iter_vars):
         return None
     extents = []
@@ -108,8 +105,8 @@ def inlinable(block: Any, consumer: Any) -> bool:
 def inlinable_in_loop(block: Any, consumer: Any) -> bool:
     """The same in the body of a loop, whatever the sizes are.
 
-    A function is never inlined into a block with another one: `with_fast_math` writes only
-    functions of plain arguments as arithmetic.
+    A function is never inlined into a block with another one: `with_fast_math`, which the body of a
+    loop gets, leaves functions of functions as calls.
     """
     if not _is_read_once(block, consumer) or not stays_small(block, consumer):
         return False
@@ -120,7 +117,7 @@ def inlinable_in_loop(block: Any, consumer: Any) -> bool:
 def _is_read_once(block: Any, consumer: Any) -> bool:
     bodies = (block.body, consumer.body)
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
-    if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
+    if kinds - {SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
         return False
     reads = [load for load in loads(consumer.body.value) if load.source.same_as(block.body.buffer)]
     return len(reads) == 1

@@ -30,7 +30,7 @@ KNOWN_TO_NUMPY = frozenset(f"{kind}{bits}" for kind, sizes in _BITS.items() for 
 
 @dataclass(frozen=True)
 class View:
-    """Elements of a flat buffer: `base + sum(stride * place)`."""
+    """`base + sum(stride * place)`: positions in a flat buffer, or numbers to test."""
 
     base: int
     strides: tuple[int, ...]
@@ -54,36 +54,38 @@ class ConstantCopy:
     """The number of places along each axis."""
     source: View
     target: View
-    position: View
-    """What is copied for each place is decided by this number,"""
+    tested: View
+    """The number that decides whether a place is copied."""
     limit: int
-    """which must be below this one."""
+    """A place is copied if its number is below this one."""
 
     def __call__(self, source: tvm.runtime.Tensor, target: tvm.runtime.Tensor) -> None:
         """Runs the kernel; the target is zero before."""
         read, written = (np.from_dlpack(tensor).reshape(-1) for tensor in (source, target))
-        self._copy(read, written, self.extents, self.source, self.target, self.position)
+        self._copy(read, written, self.extents, self.source, self.target, self.tested)
 
     def _copy(
         self, source: Array, target: Array, extents: tuple[int, ...],
-        read: View, written: View, position: View,
+        read: View, written: View, tested: View,
     ) -> None:  # fmt: skip
-        """Copies where all places have a position below the limit; cuts where only some have."""
-        if 0 in extents or position.base >= self.limit:
+        """Copies all places if all have numbers below the limit; otherwise cuts the axis with the
+        largest stride.
+        """
+        if 0 in extents or tested.base >= self.limit:
             return
-        steps = position.strides
+        steps = tested.strides
         axis = max(range(len(extents)), key=lambda k: steps[k] * (extents[k] > 1), default=0)
         others = sum(steps[k] * (extent - 1) for k, extent in enumerate(extents) if k != axis)
-        last = position.base + others + steps[axis] * (extents[axis] - 1) if extents else 0
+        last = tested.base + others + steps[axis] * (extents[axis] - 1) if extents else 0
         if last < self.limit:
             np.copyto(written.of(target, extents), read.of(source, extents))
             return
-        whole = max((self.limit - 1 - position.base - others) // steps[axis] + 1, 0)
+        whole = max((self.limit - 1 - tested.base - others) // steps[axis] + 1, 0)
         if whole:
             some = _with_extent(extents, axis, whole)
-            self._copy(source, target, some, read, written, position)
+            self._copy(source, target, some, read, written, tested)
         for place in range(whole, extents[axis]):
-            views = (view.after(axis, place) for view in (read, written, position))
+            views = (view.after(axis, place) for view in (read, written, tested))
             self._copy(source, target, _with_extent(extents, axis, 1), *views)
 
 
@@ -112,8 +114,13 @@ def constant_copy(kernel: tirx.PrimFunc) -> ConstantCopy | None:
         for value, loop, extent in zip(realize.iter_values, loops, extents, strict=True)
     )
     starts = [loop.min for loop in loops] + [variable.dom.min for variable in block.iter_vars]
-    is_nest &= not any(map(static_size, starts)) and static_size(realize.predicate) == 1
-    if not is_nest or not isinstance(store, tirx.BufferStore) or None in extents:
+    is_nest &= all(static_size(start) == 0 for start in starts)
+    if (
+        not is_nest
+        or static_size(realize.predicate) != 1
+        or not isinstance(store, tirx.BufferStore)
+        or None in extents
+    ):
         return None
     return _copy_of(kernel, [v.var for v in block.iter_vars], extents, store)
 
@@ -138,13 +145,13 @@ def _copy_of(
         return View(base, tuple(strides))
 
     value: Any = analyzer.simplify(store.value)
-    position: View | None = View(0, (0,) * len(places))
+    tested: View | None = View(0, (0,) * len(places))
     limit: int | None = 1
-    if isinstance(value, ir.Call) and value.op.name in CHOICES:
+    if getattr(getattr(value, "op", None), "name", "") in CHOICES:
         test, value, otherwise = value.args
         if not isinstance(test, tirx.LT) or not _is_zero(otherwise):
             return None
-        position, limit = view(test.a), static_size(test.b)
+        tested, limit = view(test.a), static_size(test.b)
     if not isinstance(value, ir.TensorLoad) or not value.source.same_as(source):
         return None
     dtypes = {str(source.dtype), str(target.dtype)}
@@ -152,9 +159,9 @@ def _copy_of(
         return None
     read = view(flat_index(source.shape, value.indices))
     written = view(flat_index(target.shape, store.indices))
-    if read is None or written is None or position is None or limit is None:
+    if read is None or written is None or tested is None or limit is None:
         return None
-    return ConstantCopy(tuple(extents), read, written, position, limit)
+    return ConstantCopy(tuple(extents), read, written, tested, limit)
 
 
 def _is_zero(value: Any) -> bool:

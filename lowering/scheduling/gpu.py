@@ -1,4 +1,4 @@
-"""What TVM's rules and kernels for GPUs need to take any module.
+"""Passes that let TVM's schedules for GPUs take any module.
 
 Kernels that looplift writes itself, such as NonMaxSuppression and TopK, run on one thread of a GPU:
 slowly, but without a copy to the host.
@@ -16,17 +16,17 @@ from tvm.s_tir.dlight.base import ScheduleRule
 
 from ...rewrite.errors import UnsupportedError
 from .affine import static_size
-from .math_functions import with_whole_domain
+from .emission import SCHEDULED
+from .math_functions import with_exact_functions
+from .nests import REDUCTION, SPATIAL
 
-_SCHEDULED = "tirx.is_scheduled"
-_MOST_LANES = 4
 _THREADS = ("blockIdx.x", "threadIdx.x")
-_SPATIAL = int(tirx.IterVar.DataPar)
-_REDUCTION = int(tirx.IterVar.CommReduce)
+_WITH_FAST_INTRINSICS = ("cuda", "rocm")
+"""The kinds of targets whose code generators compile functions to fast ones of less range."""
 
 
-class _Tried(ScheduleRule):  # type: ignore[misc]
-    """A rule of dlight, passed over where it fails on a kernel that it took for one of its own.
+class _IfItSucceeds(ScheduleRule):  # type: ignore[misc]
+    """A rule of dlight that declines a kernel on which it fails.
 
     The matrix product of TVM 0.27 asserts that nothing but one chain of kernels reads its result,
     and the product with a vector that there is an axis which is not summed over. The latter keeps
@@ -60,7 +60,7 @@ _TO_ALLOCATIONS = tvm.transform.Sequential(
         s_tir.transform.CompactBufferAllocation(),
     ]
 )
-"""What of TVM's pipeline for kernels decides the sizes of buffers."""
+"""The passes of TVM's pipeline for kernels that decide the sizes of buffers."""
 
 
 def _has_static_memory(module: tvm.IRModule) -> bool:
@@ -81,10 +81,11 @@ def _has_static_memory(module: tvm.IRModule) -> bool:
 
 
 def schedule_for_gpu(target: tvm.target.Target) -> Any:
-    """The pass that schedules kernels by the rules of dlight that TVM has for a GPU."""
+    """The pass that schedules kernels by the rules of dlight that TVM has for the target."""
     passes = relax.pipeline.legalize_passes(target)
-    rules = next(one.rules for one in passes if isinstance(one, dlight.ApplyDefaultSchedule))
-    return dlight.ApplyDefaultSchedule(*map(_Tried, rules))
+    scheduling = [one for one in passes if isinstance(one, dlight.ApplyDefaultSchedule)]
+    rules = [_IfItSucceeds(rule) for one in scheduling for rule in one.rules]
+    return dlight.ApplyDefaultSchedule(*rules)
 
 
 @relax.expr_functor.mutator
@@ -100,6 +101,8 @@ class _LastAxisSums(relax.PyExprMutator):  # type: ignore[misc]
             return call
         emit, rank = self.builder_.emit, data.ty.ndim
         order = [i for i in range(rank) if i != int(axis) % rank] + [int(axis) % rank]
+        if order[-1] == rank - 1 and not call.attrs.exclusive:
+            return call
         moved = emit(relax.op.permute_dims(data, order))
         if call.attrs.exclusive:
             moved = emit(self._one_place_later(moved))
@@ -115,9 +118,10 @@ class _LastAxisSums(relax.PyExprMutator):  # type: ignore[misc]
 
 
 def sum_along_last_axis(module: tvm.IRModule) -> tvm.IRModule:
-    """Cumulative sums of a form for which TVM has a kernel for GPUs that takes any size.
+    """The module with inclusive cumulative sums along the last axis only.
 
-    Its kernel for the others in TVM 0.27 does not compile where the size of the axis is a symbol.
+    For these TVM has a kernel for GPUs that takes any size. In TVM 0.27, the one for others does
+    not compile where the size of the axis is symbolic.
     """
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
@@ -125,33 +129,33 @@ def sum_along_last_axis(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
-def drop_single_sums(module: tvm.IRModule) -> tvm.IRModule:
-    """Kernels without the reductions of one element.
+def drop_unit_reductions(module: tvm.IRModule) -> tvm.IRModule:
+    """The module without reductions over one element.
 
-    Where the result of such a reduction is used at once, the schedules of TVM 0.27 do so twice:
-    when the sum starts and when the element is added.
+    Where such a result is used at once, the schedules of TVM 0.27 use it twice: when the reduction
+    starts and when it takes the element.
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):
             body = tvm_ffi.structural_map(
-                kernel.body, (s_tir.SBlock, _without_single_sum), order="post"
+                kernel.body, (s_tir.SBlock, _without_unit_reduction), order="post"
             )
             module[variable] = kernel.with_body(body)
     return module
 
 
-def _without_single_sum(block: s_tir.SBlock) -> s_tir.SBlock:
+def _without_unit_reduction(block: s_tir.SBlock) -> s_tir.SBlock:
     start, body = block.init, block.body
-    is_sum = isinstance(start, tirx.BufferStore) and isinstance(body, tirx.BufferStore)
-    reduced = [v for v in block.iter_vars if int(v.iter_type) == _REDUCTION]
-    if not is_sum or any(static_size(v.dom.extent) != 1 for v in reduced):
+    is_reduction = isinstance(start, tirx.BufferStore) and isinstance(body, tirx.BufferStore)
+    reduced = [v for v in block.iter_vars if int(v.iter_type) == REDUCTION]
+    if not is_reduction or any(static_size(v.dom.extent) != 1 for v in reduced):
         return block
 
     def replace(load: Any) -> Any:
         return start.value if load.source.same_as(start.buffer) else load
 
     value = tvm_ffi.structural_map(body.value, (ir.TensorLoad, replace), order="post")
-    variables = [tirx.IterVar(v.dom, v.var, _SPATIAL, v.thread_tag) for v in block.iter_vars]
+    variables = [tirx.IterVar(v.dom, v.var, SPATIAL, v.thread_tag) for v in block.iter_vars]
     store = tirx.BufferStore(body.buffer, value, body.indices)
     return s_tir.SBlock(
         variables, block.reads, block.writes, block.name_hint, store, None,
@@ -159,11 +163,13 @@ def _without_single_sum(block: s_tir.SBlock) -> s_tir.SBlock:
     )  # fmt: skip
 
 
-def widen_domains(module: tvm.IRModule) -> tvm.IRModule:
-    """Kernels with functions that are right for all arguments."""
+def replace_fast_intrinsics(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with arithmetic in place of functions that are wrong for some arguments."""
+    if tvm.target.Target.current().kind.name not in _WITH_FAST_INTRINSICS:
+        return module
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):
-            module[variable] = with_whole_domain(kernel)
+            module[variable] = with_exact_functions(kernel)
     return module
 
 
@@ -177,7 +183,7 @@ def bind_scheduled_kernels(module: tvm.IRModule) -> tvm.IRModule:
     for variable, kernel in list(module.functions_items()):
         if not isinstance(kernel, tirx.PrimFunc):
             continue
-        if kernel.attrs and _SCHEDULED in kernel.attrs and not _has_threads(kernel):
+        if kernel.attrs and SCHEDULED in kernel.attrs and not _has_threads(kernel):
             _check_vectors(variable.name_hint, kernel)
             module[variable] = _on_one_thread(kernel)
     return module
@@ -192,7 +198,7 @@ def _check_vectors(name: str, kernel: tirx.PrimFunc) -> None:
 
     ramps = (tirx.Ramp, lambda ramp: lanes.append(ramp.lanes))
     tvm_ffi.structural_walk(kernel.body, [ramps, (tirx.For, visit)])
-    if max(int(number) for number in lanes) > _MOST_LANES:
+    if max(int(number) for number in lanes) > 1:
         raise UnsupportedError(
             f"a pass has made the kernel {name!r} for a CPU",
             remedy="Run the passes of looplift.transform with the GPU as the target",

@@ -1,8 +1,9 @@
-"""Exponential functions, logarithms, erf and sines in float32, many at a time.
+"""Functions of float32 as plain arithmetic: exp, log, log1p, erf, tanh, sigmoid, sin and cos.
 
 LLVM knows `exp` on a vector, but calls the C library for each element. These are the same
 functions in plain arithmetic, for any number of lanes. Overflow, underflow, NaN and infinities
-come out as in the C library.
+come out as in the C library. Powers with small constant exponents become products. Kernels for GPUs
+get some of them, where CUDA's fast functions are wrong.
 """
 
 from __future__ import annotations
@@ -40,29 +41,29 @@ _MOST_NAMED = 8
 """Named values in an argument up to which a function of it is written as arithmetic."""
 FAST_MATH = "looplift.fast_math"
 """The attribute of kernels whose functions the pipeline for kernels writes as arithmetic."""
-_HIDDEN = "looplift.math."
+_PLACEHOLDER = "looplift.math."
 """Precedes the name of a function in an external call that stands for its arithmetic."""
 
 
-def hide_functions(module: tvm.IRModule) -> tvm.IRModule:
+def outline_functions(module: tvm.IRModule) -> tvm.IRModule:
     """The module with external calls in place of functions in its kernels marked `FAST_MATH`.
 
-    TVM's passes take long over arithmetic with nested named values, and `LowerIntrin` would make
-    something else of the functions. `write_functions` replaces the external calls.
+    TVM's passes take long over arithmetic with nested named values, and `LowerIntrin` would lower
+    the functions in its own way. `expand_functions` replaces the external calls.
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc) and FAST_MATH in (kernel.attrs or {}):
-            module[variable] = _with_hidden_functions(kernel)
+            module[variable] = _with_outlined_functions(kernel)
     return module
 
 
-def write_functions(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with arithmetic in place of the external calls of `hide_functions`."""
+def expand_functions(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with arithmetic in place of the external calls of `outline_functions`."""
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):
-            written = _with_written_functions(kernel)
-            if not written.same_as(kernel):
-                module[variable] = written
+            expanded = _with_expanded_functions(kernel)
+            if not expanded.same_as(kernel):
+                module[variable] = expanded
     return module
 
 
@@ -73,10 +74,10 @@ def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     Not those of a function of a function: TVM's code generator puts named values in place of their
     names, and takes 20 s over three sigmoids. Rules give each argument a buffer of its own.
     """
-    return _with_written_functions(_with_hidden_functions(kernel))
+    return _with_expanded_functions(_with_outlined_functions(kernel))
 
 
-def _with_hidden_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def _with_outlined_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     def replace(call: Any) -> Any:
         if getattr(call.op, "name", "") == "tirx.pow":
             return _power(call)
@@ -85,7 +86,7 @@ def _with_hidden_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         inner: list[int] = []
 
         def note(call: Any) -> None:
-            function = _hidden_function(call)
+            function = _outlined_function(call)
             if function is not None:
                 inner.append(_named_values(function))
 
@@ -93,28 +94,28 @@ def _with_hidden_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         tvm_ffi.structural_walk(argument, (ir.Call, note))
         if sum(inner) > _MOST_NAMED:
             return call
-        return tirx.call_pure_extern(str(call.ty.dtype), _HIDDEN + call.op.name, argument)
+        return tirx.call_pure_extern(str(call.ty.dtype), _PLACEHOLDER + call.op.name, argument)
 
     return kernel.with_body(
         tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post"),
     )
 
 
-def _with_written_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def _with_expanded_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     def replace(call: Any) -> Any:
-        function = _hidden_function(call)
+        function = _outlined_function(call)
         return call if function is None else function(call.args[1])
 
     body = tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post")
     return kernel if body.same_as(kernel.body) else kernel.with_body(body)
 
 
-def _hidden_function(call: Any) -> Callable[[Expr], Expr] | None:
+def _outlined_function(call: Any) -> Callable[[Expr], Expr] | None:
     """The function that an external call stands for; None for another call."""
     if getattr(call.op, "name", "") != "tirx.call_pure_extern":
         return None
     name = str(call.args[0].value)
-    return _FUNCTIONS[name.removeprefix(_HIDDEN)] if name.startswith(_HIDDEN) else None
+    return _FUNCTIONS[name.removeprefix(_PLACEHOLDER)] if name.startswith(_PLACEHOLDER) else None
 
 
 @cache
@@ -142,39 +143,52 @@ def _power(call: Any) -> Expr:
     return _named(x, lambda x: reduce(mul, [x] * int(number)))
 
 
-def with_whole_domain(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with cos, pow and sin that are right where those of a GPU are not.
+def with_exact_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with cos, pow and sin of float32 in arithmetic that is right for all arguments.
 
-    CUDA's fast power of a negative number is NaN, and its fast sine is wrong after many turns.
+    TVM compiles them to CUDA's fast functions otherwise: the power of a negative number is NaN, and
+    the sine of a large one is wrong.
     """
 
     def replace(call: Any) -> Any:
         name = getattr(call.op, "name", "")
-        if name in ("tirx.cos", "tirx.sin") and is_fast(call):
-            return _FUNCTIONS[name](call.args[0])
-        if name != "tirx.pow" or "float" not in str(call.ty.dtype):
+        known = name in ("tirx.cos", "tirx.pow", "tirx.sin")
+        if not known or str(call.ty.dtype.with_lanes(1)) != "float32":
             return call
+        if name != "tirx.pow":
+            return _FUNCTIONS[name](call.args[0])
         product = _power(call)
-        return _signed_power(call) if product is call else product
+        return _signed_power(*call.args) if product.same_as(call) else product
 
     return kernel.with_body(
         tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post"),
     )
 
 
-def _signed_power(call: Any) -> Expr:
+def _signed_power(x: Expr, exponent: Expr) -> Expr:
     """A power in terms of one whose base is not negative."""
-    x, exponent = call.args
+    return _named(
+        x,
+        lambda x: _named(
+            exponent,
+            lambda exponent: _named(
+                tirx.pow(tirx.abs(x), exponent),
+                lambda power: _with_sign(x, exponent, power),
+            ),
+        ),
+    )
 
-    def of_magnitude(power: Expr) -> Expr:
-        is_integer = tirx.floor(exponent) == exponent
-        half = exponent * _constant(0.5, exponent)
-        signed = tirx.Select(tirx.floor(half) == half, power, -power)
-        undefined = _constant(math.nan, x)
-        of_negative = tirx.Select(is_integer, signed, undefined)
-        return tirx.Select(x < _constant(0, x), of_negative, power)
 
-    return _named(tirx.pow(tirx.abs(x), exponent), of_magnitude)
+def _with_sign(x: Expr, exponent: Expr, power: Expr) -> Expr:
+    """The power of x where `power` is that of its magnitude."""
+    half = exponent * _constant(0.5, exponent)
+    is_integer = tirx.EQ(tirx.floor(exponent), exponent)
+    is_odd = tirx.all(is_integer, tirx.NE(tirx.floor(half), half))
+    has_sign = _reinterpreted(x, "int32") < 0  # of -0.0, too
+    is_negative = tirx.all(x < _constant(0, x), x > _constant(-math.inf, x))
+    is_undefined = tirx.all(is_negative, tirx.Not(is_integer))
+    of_negative = tirx.Select(is_undefined, _constant(math.nan, x), power)
+    return tirx.Select(tirx.all(has_sign, is_odd), -power, of_negative)
 
 
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
@@ -200,7 +214,7 @@ def _reinterpreted(x: Expr, dtype: str) -> Expr:
 
 
 def _integer(number: int, like: Expr) -> Expr:
-    """The number in the lanes of `like`, whose elements are integers or have 64 bits."""
+    """The integer in each lane of `like`: in its type if that is an integer, otherwise int64."""
     dtype, lanes = like.ty.dtype.with_lanes(1), int(like.ty.dtype.lanes)
     value = tirx.const(number, str(dtype) if "int" in str(dtype) else "int64")
     return value if lanes == 1 else tirx.Broadcast(value, lanes)

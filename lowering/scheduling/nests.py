@@ -22,8 +22,8 @@ CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
 """The operators that evaluate one of two expressions only."""
 _NO_FUNCTIONS = CHOICES | {f"tirx.{name}" for name in _INSTRUCTIONS}
 
-_REDUCTION = int(tirx.IterVar.CommReduce)
-_SPATIAL = int(tirx.IterVar.DataPar)
+REDUCTION = int(tirx.IterVar.CommReduce)
+SPATIAL = int(tirx.IterVar.DataPar)
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Nest:
     @property
     def spatial(self) -> list[Any]:
         """The iteration variables that index the output."""
-        return [v.var for v in self.block.iter_vars if int(v.iter_type) == _SPATIAL]
+        return [v.var for v in self.block.iter_vars if int(v.iter_type) == SPATIAL]
 
     @property
     def reduced(self) -> list[Any]:
         """The iteration variables that are summed (or otherwise combined) over."""
-        return [v.var for v in self.block.iter_vars if int(v.iter_type) == _REDUCTION]
+        return [v.var for v in self.block.iter_vars if int(v.iter_type) == REDUCTION]
 
     @property
     def buffer(self) -> Any:
@@ -104,7 +104,7 @@ def _nest(statement: Any) -> Nest | None:
         and not block.match_buffers
         and len(values) == len(loops)
         and all(value.same_as(loop.loop_var) for value, loop in zip(values, loops, strict=True))
-        and {int(v.iter_type) for v in block.iter_vars} <= {_SPATIAL, _REDUCTION}
+        and {int(v.iter_type) for v in block.iter_vars} <= {SPATIAL, REDUCTION}
     )
     return Nest(block, tuple(loop.extent for loop in loops)) if plain else None
 
@@ -167,7 +167,7 @@ def _has_single_nest(kernel: tirx.PrimFunc) -> bool:
 def _inlines(block: Any, consumer: Any, kernel: tirx.PrimFunc) -> bool:
     bodies = (block.body, consumer.body)
     kinds = {int(v.iter_type) for b in (block, consumer) for v in b.iter_vars}
-    if kinds - {_SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
+    if kinds - {SPATIAL} or not all(isinstance(body, tirx.BufferStore) for body in bodies):
         return False
     if not stays_small(block, consumer):
         return False

@@ -2,8 +2,8 @@
 
 A schedule rule marks the block that packs a weight with `meta_schedule.layout_rewrite_preproc`.
 TVM's `SplitLayoutRewritePreproc` takes it out of the kernel. `FoldConstant` would then compile and
-load a library for each weight; here one library packs all of them (a network with 53 convolutions:
-1 s instead of 6 s), and what packed them does not stay in the module.
+load a library for each weight. Here NumPy packs those that are only copied (`constant_copies`), and
+one library packs the others. What packed them does not stay in the module.
 """
 
 from __future__ import annotations
@@ -77,10 +77,11 @@ def pack_weights(
 
     `element` gives the value at some places in an expression that reads only `source`. Where that
     is a constant operand and the shape is static, the module is compiled with the packed constant.
-    With `room` the buffer is flat, and has so many elements more. They are 0 in a constant.
+    With `room`, the buffer is flat and has that many more elements. They are 0 in a packed
+    constant, and undefined where the kernel packs at run time.
     """
-    size = product(shape) + room
-    packed = ib.sblock_alloc_buffer((size,) if room else tuple(shape), dtype)
+    total = product(shape) + room
+    packed = ib.sblock_alloc_buffer((total,) if room else tuple(shape), dtype)
     with ib.grid(*shape) as loops, ib.sblock("pack"):
         loops = loops if len(shape) > 1 else [loops]  # `grid` gives a list for several loops only
         places = [ib.axis.spatial(extent, loop) for extent, loop in zip(shape, loops, strict=True)]
@@ -145,7 +146,7 @@ def _evaluated(module: tvm.IRModule, packers: dict[Any, Any]) -> tvm.IRModule:
         if not call.op.same_as(_CALL_TIR) or call.args[0] not in packers:
             return call
         kernel, operands = call.args
-        run = compiled.get(kernel) or copies[kernel]
+        run = copies[kernel] or compiled[kernel]
         return result_of(run, operands, call.ty_args[0])
 
     for variable, function in list(module.functions_items()):
@@ -174,7 +175,7 @@ def compiled_kernels(module: tvm.IRModule, kernels: Iterable[Any]) -> dict[Any, 
 def result_of(kernel: Any, operands: Sequence[Any], result: Any) -> Any:
     """The result of a kernel on constants, as a constant of the type `result`."""
     value = tvm.runtime.empty([int(size) for size in result.shape], str(result.dtype))
-    if str(result.dtype) in KNOWN_TO_NUMPY:
+    if str(result.dtype) in KNOWN_TO_NUMPY:  # What no kernel writes is 0.
         np.from_dlpack(value)[...] = 0
     kernel(*(operand.value for operand in operands), value)
     return relax.const(value)

@@ -3,8 +3,9 @@
     tvm.compile(module, target="llvm", relax_pipeline="looplift")
 
 TVM's default for CPUs neither fuses operators nor schedules the kernels it makes of them. This
-pipeline does both, for kernels of static and of dynamic shape. For GPUs, and for targets that LLVM
-does not compile, it is TVM's own.
+pipeline does both, for kernels of static and of dynamic shape. For GPUs, it schedules kernels with
+TVM's `dlight`, after passes that let these rules take any module (`gpu`). For other targets that
+LLVM does not compile for, it is TVM's own.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from .emission import SCHEDULED
 from .few_positions import FewPositions
 from .gpu import (
     bind_scheduled_kernels,
-    drop_single_sums,
+    drop_unit_reductions,
+    replace_fast_intrinsics,
     schedule_for_gpu,
     sum_along_last_axis,
-    widen_domains,
 )
 from .interleaving import Interleaving
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
@@ -50,7 +51,7 @@ from .kernel_merging import merge_kernels
 from .launches import pause_launches
 from .legalization import legalize_operators
 from .linking import link_micro_kernels
-from .math_functions import FAST_MATH, hide_functions, write_functions
+from .math_functions import FAST_MATH, expand_functions, outline_functions
 from .matmul import MatrixProduct
 from .memory_plan import plan_memory
 from .ordered_copies import OrderedCopy
@@ -178,14 +179,13 @@ def _for_gpu(target: tvm.target.Target) -> Any:
     return tvm.transform.Sequential(
         [
             _module_pass(sum_along_last_axis),
-            *relax.pipeline.library_dispatch_passes(target),
             _to_kernels(),
             _module_pass(_apply_database),
             _module_pass(_drop_empty_results),
             _module_pass(bind_scheduled_kernels),
-            _module_pass(drop_single_sums),
+            _module_pass(drop_unit_reductions),
             schedule_for_gpu(target),
-            _module_pass(widen_domains),
+            _module_pass(replace_fast_intrinsics),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -279,7 +279,7 @@ def _may_slice(kernel: tirx.PrimFunc) -> bool:
 
 
 def _drop_scopes(module: tvm.IRModule) -> tvm.IRModule:
-    """Drop the scopes in TVM's scatter kernels, of which its code generator warns."""
+    """Remove `pragma_scope` from TVM's scatter kernels: its code generator warns of it."""
 
     def without(statement: Any) -> Any:
         return statement.body if statement.attr_key == "pragma_scope" else statement
@@ -293,12 +293,13 @@ def _drop_scopes(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:
-    """Empty the kernels whose results are known to have no elements, which no rule then changes.
+    """Replace the bodies of kernels whose results are known to have no elements by nothing.
 
-    TVM's simplifier fails on a division by a size that it knows to be 0.
+    No rule changes them then: TVM's simplifier fails on a division by a size that it knows to be 0.
     """
     for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and _has_no_elements(kernel.params[-1]):
+        is_open = isinstance(kernel, tirx.PrimFunc) and SCHEDULED not in (kernel.attrs or {})
+        if is_open and _has_no_elements(kernel.params[-1]):
             nothing = tirx.Evaluate(tirx.const(0, "int32"))
             body = kernel.body if _writes_elements(kernel) else nothing
             module[variable] = kernel.with_body(body).with_attr(SCHEDULED, True)
@@ -306,13 +307,11 @@ def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _writes_elements(kernel: tirx.PrimFunc) -> bool:
-    """Whether the kernel writes a parameter that may have elements."""
-    results = [param for param in kernel.params if _is_tensor(param)]
+    """Whether the kernel writes a tensor that may have elements, of others or of its own."""
     found: list[Any] = []
 
     def visit(store: tirx.BufferStore) -> None:
-        written = any(store.buffer.same_as(result) for result in results)
-        if written and not _has_no_elements(store.buffer):
+        if not _has_no_elements(store.buffer):
             found.append(store)
 
     tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, visit))
@@ -398,11 +397,13 @@ _LEFT_OUT = (
     "s_tir.InferFragment",
     "s_tir.LowerThreadAllreduce",
 )
-"""Passes of TVM that do for a CPU kernel what LLVM does anyway, and those for threads of GPUs."""
+"""TVM's passes that LLVM repeats for a CPU kernel, and those that only kernels for GPUs and other
+accelerators need."""
 
 
 def _kernel_pipeline() -> tuple[Any, Any, Any]:
-    """TVM's pipeline for kernels, which leaves out what this pipeline has done or proven.
+    """TVM's pipeline for kernels, without what this pipeline has done or proven, and with functions
+    written as arithmetic at the end.
 
     A module that `compact_buffers` returned is not compacted again. Instruments do not see the
     passes of such a module, because they would end with the inner context.
@@ -411,12 +412,12 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
 
     def run(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
         if COMPACTED not in (module.attrs or {}):
-            return hide_functions(passes(module))
+            return outline_functions(passes(module))
         with tvm.transform.PassContext(
             context.opt_level, list(context.required_pass),
             [*context.disabled_pass, COMPACTION, *_LEFT_OUT], [], dict(context.config),
         ):  # fmt: skip
-            return hide_functions(drop_guaranteed_checks(passes(module)))
+            return outline_functions(drop_guaranteed_checks(passes(module)))
 
     name = "looplift.kernel_pipeline"
     finish = tvm.transform.Sequential(
@@ -424,7 +425,7 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
             for_host(),
             _module_pass(share_loop_bodies),
             _module_pass(pause_launches),
-            _module_pass(write_functions),
+            _module_pass(expand_functions),
         ]
     )
     return tvm.transform.module_pass(run, opt_level=0, name=name), lambda: finish, for_device

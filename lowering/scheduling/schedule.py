@@ -33,6 +33,7 @@ from .blocks import (
     inlinable,
     reads_along,
 )
+from .emission import SCHEDULED
 
 _MOST_LANES = 16
 _FEWEST_LANES = 4
@@ -40,7 +41,6 @@ _REGISTERS = 8
 """Vectors of sums that are computed together: enough to hide the latency of multiply-add."""
 _MOST_COLUMNS = 4
 """Vectors of sums along the last dimension."""
-_SCHEDULED = "tirx.is_scheduled"
 
 
 def schedule_kernel(
@@ -52,7 +52,7 @@ def schedule_kernel(
     Every step keeps the meaning of the kernel, so one that TVM refuses ends the treatment of its
     block and nothing else.
     """
-    if kernel.attrs and (_SCHEDULED in kernel.attrs or "calling_conv" in kernel.attrs):
+    if kernel.attrs and (SCHEDULED in kernel.attrs or "calling_conv" in kernel.attrs):
         return kernel
     schedule = s_tir.Schedule(kernel)
     try:
@@ -64,7 +64,7 @@ def schedule_kernel(
     except (s_tir.ScheduleError, tvm.error.InternalError):
         # There is no root, or TVM met a form that it did not foresee.
         return kernel
-    return schedule.mod["main"].with_attr(_SCHEDULED, True)
+    return schedule.mod["main"].with_attr(SCHEDULED, True)
 
 
 def _inline(inlines: Callable[[Any, Any], bool], schedule: s_tir.Schedule, block: Any) -> None:

@@ -93,9 +93,8 @@ def _copy_of(nest: Nest) -> _Copy | None:
 
 
 def _repeats_one(copy: _Copy) -> Any:
-    """Whether lines repeat their first column; None if they neither do nor are copied as they are.
-
-    That is how a tensor is expanded along an axis that may have one element.
+    """The condition under which each line repeats its first column, as in a tensor that is expanded
+    along an axis of unknown size; false where lines are copied as they are, None for other copies.
     """
     place = copy.column_place
     if place.same_as(copy.column):
@@ -117,7 +116,9 @@ def _emit(copy: _Copy) -> None:
 
 
 def _emit_rows(copy: _Copy, repeats_one: Any) -> None:
-    """Emits a call for each line. It is written once for all kernels, unlike vectors here."""
+    """Emits a call of the shared copy of a row for each line: LLVM compiles it once, but vectors in
+    each kernel.
+    """
     with compute_block("copy"):
         source, target = flat(copy.source), flat(copy.nest.buffer)
         width = bound(copy.nest.extent(copy.column))

@@ -1,4 +1,4 @@
-"""Kernels that NumPy evaluates do what they do when they are compiled."""
+"""NumPy's copies give what the compiled kernels give."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ COPIES: dict[str, tuple[Sequence[int], Sequence[int], Element]] = {
     "parts of two axes": ((30, 30), (3, 12), lambda b, i, j: _below(17, i * 5 + j * 2, b[i, j])),
     "taps of two axes": ((8, 3, 4), (12, 8), lambda b, t, f: b[f, t // 4, t % 4]),
     "from an element on": ((8, 6), (4, 2), lambda b, i, j: b[i + 3, j * 2 + 1]),
+    "no elements": ((0, 5), (5, 0), lambda b, i, j: b[j, i]),
     "one element": ((1, 1), (1, 1), lambda b, i, j: b[i, j]),
 }  # fmt: skip
 OTHERS: dict[str, tuple[Sequence[int], Sequence[int], Element]] = {

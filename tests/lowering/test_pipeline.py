@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 
 import looplift
 from looplift.lowering.scheduling.dataflow import split_blocks
-from looplift.lowering.scheduling.math_functions import with_fast_math
+from looplift.lowering.scheduling.math_functions import with_exact_functions, with_fast_math
 from looplift.lowering.scheduling.nests import inlined, nests_of
 from looplift.lowering.scheduling.schedule import schedule_kernel
 
@@ -371,6 +371,24 @@ def test_small_powers_are_products(exponent: float) -> None:
     with np.errstate(all="ignore"):
         wanted = (x.astype(np.float64) ** exponent).astype(np.float32)
     np.testing.assert_allclose(output.numpy(), wanted, rtol=3e-7)
+
+
+@pytest.mark.parametrize("exponent", [2.0, 3.0, 5.0, 6.0, 0.0, -1.0, -2.0, 0.5, 2.5, -0.5])
+def test_exact_powers(exponent: float) -> None:
+    """Kernels for GPUs have them, whose own powers of negative numbers are NaN."""
+    x = np.linspace(-3, 4, 64).astype(np.float32)
+    x[:6] = np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-20
+    source = elementwise(lambda x: ib.pow(x, tirx.const(exponent, "float32")), len(x))
+    kernel = with_exact_functions(source)
+    assert "T.pow(x[" not in kernel.script()
+    output = tvm.runtime.tensor(np.zeros_like(x))
+    tvm.compile(tvm.IRModule({"main": kernel}), "llvm")["main"](tvm.runtime.tensor(x), output)
+    with np.errstate(all="ignore"):
+        exponents = np.full(len(x), exponent)  # NumPy computes other functions for single ones
+        wanted = np.power(x.astype(np.float64), exponents).astype(np.float32)
+    np.testing.assert_allclose(output.numpy(), wanted, rtol=3e-7)
+    has_sign = np.signbit(output.numpy())[~np.isnan(wanted)]
+    assert np.array_equal(has_sign, np.signbit(wanted)[~np.isnan(wanted)])
 
 
 def test_sines_of_huge_numbers_are_sines() -> None:

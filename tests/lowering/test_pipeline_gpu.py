@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from tvm import relax, tirx
 
 import looplift
 from looplift.lowering import emit
+from looplift.lowering.scheduling.gpu import drop_unit_reductions, sum_along_last_axis
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.transform import LowerRecurrent
 
 from .comparison import weight
@@ -120,6 +123,41 @@ ON_THE_HOST = ("shape_func", "compute_symbolic_expr")
 """The names of functions that compute sizes."""
 
 
+def test_sums_are_moved_to_the_last_axis() -> None:
+    model = parse(SUMS)
+    module = sum_along_last_axis(looplift.from_onnx(model))
+    text = "".join(function.script() for function in module.functions.values())
+    assert (
+        re.findall(r"R.cumsum\(.*?(axis=\d).*?(exclusive=\w+)", text)
+        == [("axis=2", "exclusive=False")] * 3
+    )
+    machine = relax.VirtualMachine(looplift.compile(module, "native"), tvm.cpu())
+    x = FEEDS["sums"]["x"]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for got, want in zip(
+        machine["main"](tvm.runtime.tensor(x)), session.run(None, {"x": x}), strict=True
+    ):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_reductions_over_one_element_are_dropped() -> None:
+    with gpu():
+        kernels = lower_to_kernels(looplift.from_onnx(parse(WEIGHTS)))
+        before = reductions(kernels)
+        after = reductions(drop_unit_reductions(kernels))
+    assert (len(before), len(after)) == (4, 3)
+    assert after < before
+
+
+def reductions(module: tvm.IRModule) -> set[str]:
+    """The names of kernels with a reduction."""
+    return {
+        name.name_hint
+        for name, kernel in module.functions_items()
+        if isinstance(kernel, tirx.PrimFunc) and "T.init()" in kernel.script()
+    }
+
+
 def gpu(arch: str = "sm_80") -> tvm.target.Target:
     return tvm.target.Target({"kind": "cuda", "arch": arch}, host={"kind": "llvm"})
 
@@ -144,7 +182,7 @@ def test_every_kernel_runs_on_the_gpu(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_modules_become_sources_for_a_gpu(name: str) -> None:
+def test_cuda_code_is_generated(name: str) -> None:
     assert "cuda" in kinds(looplift.compile(imported(parse(MODELS[name])), gpu()).mod)
 
 
@@ -167,8 +205,9 @@ def test_a_gpu_computes_what_onnxruntime_does(name: str) -> None:
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-4, atol=1e-5)
 
 
-def test_kernels_of_a_cpu_are_refused() -> None:
-    with tvm.target.Target("llvm"):
+@pytest.mark.parametrize("processor", [{"kind": "llvm"}, {"kind": "llvm", "mcpu": "x86-64"}])
+def test_kernels_of_a_cpu_are_refused(processor: dict[str, str]) -> None:
+    with tvm.target.Target(processor):
         module = LowerRecurrent()(emit(parse(MODELS["layer"])))
     with pytest.raises(looplift.UnsupportedError, match="for a CPU"):
         looplift.compile(module, gpu())
