@@ -69,7 +69,8 @@ def session(model: onnx.ModelProto, threads: int = 1) -> onnxruntime.InferenceSe
 
 def is_installed(package: str) -> bool:
     """Whether an optional package to compare with is installed."""
-    return importlib.util.find_spec(package) is not None
+    outer, _, _ = package.rpartition(".")
+    return (not outer or is_installed(outer)) and importlib.util.find_spec(package) is not None
 
 
 def report(

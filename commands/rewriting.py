@@ -202,7 +202,10 @@ def import_(
         ),
     ],
     target: Annotated[
-        str, typer.Option("--target", help="The TVM target that a .so is compiled for.")
+        str,
+        typer.Option(
+            "--target", help="The TVM target that a .so is compiled for; native: this processor."
+        ),
     ] = "llvm",
     *,
     settings: Settings,

@@ -205,6 +205,12 @@ def _write(module: Any, path: Path, target: str) -> None:
             raise _linker_failure(summary_line(RuntimeError(output))) from error
         except FileNotFoundError as error:
             raise _linker_failure(str(error)) from error
+        except TypeError as error:  # TVM starts the compiler that it has not found.
+            from tvm.support import cc
+
+            if cc.get_cc() is not None:
+                raise
+            raise _linker_failure("there is no C++ compiler") from error
 
 
 def _linker_failure(reason: str) -> UnsupportedError:

@@ -304,6 +304,17 @@ class TestImport:
         assert "Set the environment variable CXX" in result.stderr
         assert not output.exists()
 
+    def test_no_compiler(
+        self, gated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.delenv("CC", raising=False)
+        result = CliRunner().invoke(app, ["import", str(gated), "-o", str(tmp_path / "m.so")])
+        assert result.exit_code == 2
+        assert "there is no C++ compiler. Set the environment variable CXX" in result.stderr
+        assert list(tmp_path.iterdir()) == []
+
     def test_json_is_whole_or_an_error(self, gated: Path, tmp_path: Path) -> None:
         """apache-tvm-ffi 0.1.15 ends the process that asks it for JSON."""
         output = tmp_path / "m.json"
