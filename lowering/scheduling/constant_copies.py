@@ -9,6 +9,7 @@ A test that the index of the source is below a limit cuts the views.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,4 +166,6 @@ def _copy_of(
 
 
 def _is_zero(value: Any) -> bool:
-    return isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
+    """Whether all bits are 0, unlike those of -0.0."""
+    is_number = isinstance(value, tirx.IntImm | tirx.FloatImm) and value.value == 0
+    return is_number and math.copysign(1, value.value) > 0

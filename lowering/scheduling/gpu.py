@@ -45,7 +45,7 @@ class _IfItSucceeds(ScheduleRule):  # type: ignore[misc]
             schedule = self._rule.apply(func, target, tunable)
             if isinstance(schedule, s_tir.Schedule) and not _has_static_memory(schedule.mod):
                 return None
-        except (AssertionError, ValueError, s_tir.ScheduleError):
+        except (AssertionError, ValueError, tvm.error.InternalError, s_tir.ScheduleError):
             return None
         return schedule
 
@@ -173,17 +173,15 @@ def replace_fast_intrinsics(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
-def bind_scheduled_kernels(module: tvm.IRModule) -> tvm.IRModule:
-    """Give every kernel that has a schedule, but for no threads, one thread.
+def bind_to_one_thread(module: tvm.IRModule) -> tvm.IRModule:
+    """Give every kernel without threads one: those that looplift writes, and those of no rule.
 
     TVM would otherwise compile it for the host, which cannot read the memory of a GPU.
 
     UnsupportedError: the kernel was written for the vectors of a CPU.
     """
     for variable, kernel in list(module.functions_items()):
-        if not isinstance(kernel, tirx.PrimFunc):
-            continue
-        if kernel.attrs and SCHEDULED in kernel.attrs and not _has_threads(kernel):
+        if isinstance(kernel, tirx.PrimFunc) and not _has_threads(kernel):
             _check_vectors(variable.name_hint, kernel)
             module[variable] = _on_one_thread(kernel)
     return module
@@ -219,10 +217,11 @@ def _has_threads(kernel: tirx.PrimFunc) -> bool:
 def _on_one_thread(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     realized = isinstance(kernel.body, s_tir.SBlockRealize)
     body = kernel.body.block.body if realized else kernel.body
+    buffers = kernel.body.block.alloc_buffers if realized else []
     zero, one = tirx.const(0, "int32"), tirx.const(1, "int32")
     for thread in reversed(_THREADS):
         loop = tirx.Var(thread.replace(".", "_"), "int32")
         binding = tirx.IterVar(ir.Range(zero, one), loop, tirx.IterVar.ThreadIndex, thread)
         body = tirx.For(loop, zero, one, tirx.ForKind.THREAD_BINDING, body, binding)
-    block = s_tir.SBlock([], [], [], "root", body)
+    block = s_tir.SBlock([], [], [], "root", body, None, buffers)
     return kernel.with_body(s_tir.SBlockRealize([], True, block))

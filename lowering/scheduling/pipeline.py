@@ -39,7 +39,7 @@ from .elementwise import Elementwise
 from .emission import SCHEDULED
 from .few_positions import FewPositions
 from .gpu import (
-    bind_scheduled_kernels,
+    bind_to_one_thread,
     drop_unit_reductions,
     replace_fast_intrinsics,
     schedule_for_gpu,
@@ -182,9 +182,9 @@ def _for_gpu(target: tvm.target.Target) -> Any:
             _to_kernels(),
             _module_pass(_apply_database),
             _module_pass(_drop_empty_results),
-            _module_pass(bind_scheduled_kernels),
             _module_pass(drop_unit_reductions),
             schedule_for_gpu(target),
+            _module_pass(bind_to_one_thread),
             _module_pass(replace_fast_intrinsics),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),

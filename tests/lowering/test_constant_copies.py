@@ -42,6 +42,9 @@ OTHERS: dict[str, tuple[Sequence[int], Sequence[int], Element]] = {
     "not zero elsewhere": (
         (8,), (9,), lambda b, i: tirx.if_then_else(i < 8, b[i], tirx.const(1.0, "float32"))
     ),
+    "negative zero elsewhere": (
+        (8,), (9,), lambda b, i: tirx.if_then_else(i < 8, b[i], tirx.const(-0.0, "float32"))
+    ),
     "above a limit": (
         (8,), (8,), lambda b, i: tirx.if_then_else(i > 2, b[i], tirx.const(0.0, "float32"))
     ),

@@ -82,6 +82,16 @@ domains (float[b, t] x, float[b, t] exponent) => (float[b, t] cube, float[b, t] 
     cosine = Cos (turns)
     z = Sub (sine, cosine)
 }"""
+REGIONS = """
+<ir_version: 8, opset_import: ["" : 17]>
+regions (float[b, c, h, w] x, float[k, 4] boxes, int64[k] images, float[b, 2, d, h, w] z,
+         float[2, 3, 2, 2, 2] f)
+    => (float[k, c, 2, 2] parts, float mean, float[b, 3, p, q, r] volumes)
+{
+    parts = RoiAlign <output_height = 2, output_width = 2> (x, boxes, images)
+    mean = ReduceMean <keepdims = 0> (x)
+    volumes = ConvTranspose (z, f)
+}"""
 MODELS = {
     "counted": COUNTED,
     "conditional": CONDITIONAL,
@@ -93,6 +103,7 @@ MODELS = {
     "sums": SUMS,
     "weights": WEIGHTS,
     "domains": DOMAINS,
+    "regions": REGIONS,
 }
 FEEDS: dict[str, Feed] = {
     "counted": {"n": np.array(5), "a": weight(3), "b": weight(3)},
@@ -110,6 +121,13 @@ FEEDS: dict[str, Feed] = {
         "w": weight(16, 8, 1),
         "v": weight(16, 1, 1),
         "of_v": weight(16),
+    },
+    "regions": {
+        "x": weight(2, 3, 8, 8),
+        "boxes": np.array([[0, 0, 4, 4], [1, 2, 7, 5]], np.float32),
+        "images": np.array([1, 0]),
+        "z": weight(2, 2, 3, 8, 8),
+        "f": weight(2, 3, 2, 2, 2),
     },
     "domains": {
         "x": np.array([[-2, -1.5, -0.5, 0, 3]], np.float32),
