@@ -16,7 +16,6 @@ from tvm.s_tir.dlight.base import ScheduleRule
 
 from ...rewrite.errors import UnsupportedError
 from .affine import static_size
-from .emission import SCHEDULED
 from .math_functions import with_exact_functions
 from .nests import REDUCTION, SPATIAL
 
@@ -210,7 +209,12 @@ def _has_threads(kernel: tirx.PrimFunc) -> bool:
         if loop.kind == tirx.ForKind.THREAD_BINDING:
             found.append(loop)
 
-    tvm_ffi.structural_walk(kernel.body, (tirx.For, visit))
+    def visit_attribute(statement: Any) -> None:
+        if statement.attr_key == "thread_extent":  # in kernels that TVM builds without schedules
+            found.append(statement)
+
+    callbacks = [(tirx.For, visit), (tirx.AttrStmt, visit_attribute)]
+    tvm_ffi.structural_walk(kernel.body, callbacks)
     return bool(found)
 
 

@@ -86,8 +86,11 @@ REGIONS = """
 <ir_version: 8, opset_import: ["" : 17]>
 regions (float[b, c, h, w] x, float[k, 4] boxes, int64[k] images, float[b, 2, d, h, w] z,
          float[2, 3, 2, 2, 2] f)
-    => (float[k, c, 2, 2] parts, float mean, float[b, 3, p, q, r] volumes)
+    => (float[k, c, 2, 2] parts, float mean, float[b, 3, p, q, r] volumes, float[k, 4] scattered)
 {
+    last = Constant <value_ints = [-1]> ()
+    rows = Unsqueeze (images, last)
+    scattered = ScatterND (boxes, rows, boxes)
     parts = RoiAlign <output_height = 2, output_width = 2> (x, boxes, images)
     mean = ReduceMean <keepdims = 0> (x)
     volumes = ConvTranspose (z, f)
