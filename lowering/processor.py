@@ -50,8 +50,6 @@ def vector_bytes() -> int:
     Without a target it is the largest size. A kernel for larger registers than the processor has
     still works, but may need more registers than there are and is slower then.
     """
-    if not is_for_llvm():
-        return _LEAST_VECTOR_BYTES
     target = tvm.target.Target.current(allow_none=True)
     if target is None:
         return MOST_VECTOR_BYTES

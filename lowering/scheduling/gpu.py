@@ -20,8 +20,6 @@ from .math_functions import with_exact_functions
 from .nests import REDUCTION, SPATIAL
 
 _THREADS = ("blockIdx.x", "threadIdx.x")
-_WITH_FAST_INTRINSICS = ("cuda", "rocm")
-"""The kinds of targets whose code generators compile functions to fast ones of less range."""
 
 
 class _IfItSucceeds(ScheduleRule):  # type: ignore[misc]
@@ -30,7 +28,9 @@ class _IfItSucceeds(ScheduleRule):  # type: ignore[misc]
     The matrix product of TVM 0.27 asserts that nothing but one chain of kernels reads its result,
     and the product with a vector that there is an axis which is not summed over. The latter keeps
     all of the vector in shared memory, even if its size is not known. Reductions by a reducer that
-    TVM does not know are shared by threads, which cannot be lowered.
+    TVM does not know are shared by threads, which cannot be lowered. Steps of a schedule fail on a
+    mean over all axes and on a transposed convolution of volumes. The next rule takes such a
+    kernel; one that no rule takes runs on one thread.
     """
 
     def __init__(self, rule: ScheduleRule) -> None:
@@ -163,8 +163,8 @@ def _without_unit_reduction(block: s_tir.SBlock) -> s_tir.SBlock:
 
 
 def replace_fast_intrinsics(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with arithmetic in place of functions that are wrong for some arguments."""
-    if tvm.target.Target.current().kind.name not in _WITH_FAST_INTRINSICS:
+    """The module with arithmetic in place of functions that CUDA computes wrongly for some arguments."""
+    if tvm.target.Target.current().kind.name != "cuda":
         return module
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):

@@ -170,6 +170,18 @@ def test_reductions_over_one_element_are_dropped() -> None:
     assert after < before
 
 
+def test_what_had_a_reduction_over_one_element_is_right() -> None:
+    model = parse(WEIGHTS)
+    with tvm.target.Target("llvm"):
+        module = drop_unit_reductions(lower_to_kernels(looplift.from_onnx(model)))
+    machine = relax.VirtualMachine(looplift.compile(module), tvm.cpu())
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    wants = session.run(None, dict(FEEDS["weights"]))
+    given = [tvm.runtime.tensor(FEEDS["weights"][one.name]) for one in model.graph.input]
+    for got, want in zip(machine["main"](*given), wants, strict=True):
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
 def reductions(module: tvm.IRModule) -> set[str]:
     """The names of kernels with a reduction."""
     return {
