@@ -163,7 +163,7 @@ def _without_unit_reduction(block: s_tir.SBlock) -> s_tir.SBlock:
 
 
 def replace_fast_intrinsics(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with arithmetic in place of functions that CUDA computes wrongly for some arguments."""
+    """The module with arithmetic in place of functions that CUDA gets wrong for some arguments."""
     if tvm.target.Target.current().kind.name != "cuda":
         return module
     for variable, kernel in list(module.functions_items()):

@@ -219,6 +219,12 @@ def test_cuda_code_is_generated(name: str) -> None:
     assert "cuda" in kinds(looplift.compile(imported(parse(MODELS[name])), gpu()).mod)
 
 
+def test_sines_need_no_float64_where_there_is_none() -> None:
+    target = tvm.target.Target({"kind": "metal"}, host={"kind": "llvm"})
+    module = looplift.from_onnx(parse(DOMAINS))
+    assert "metal" in kinds(looplift.compile(module, target).mod)
+
+
 def kinds(module: Any) -> set[str]:
     """The kinds of a compiled module and of those inside it."""
     return {module.kind}.union(*(kinds(inner) for inner in module.imports))
