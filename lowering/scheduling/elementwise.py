@@ -16,7 +16,7 @@ from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
-from .affine import product, unflattened
+from .affine import product
 from .emission import (
     CHUNK,
     COST_OF_ELEMENT,
@@ -164,7 +164,6 @@ def _is_one(extent: Any) -> bool:
 def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store) -> None:
     lanes = native_tile().lanes
     length = bound(product([nest.extent(v) for v in columns]))
-    number = product([nest.extent(v) for v in lines])
     calls: list[Any] = []
     tvm_ffi.structural_walk(nest.value, (ir.Call, calls.append))
     extents = [nest.extent(v) for v in (*lines, *columns)]
@@ -181,9 +180,7 @@ def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store
         for_items(chunks, work, chunk)
         return
 
-    def line(number: Any) -> None:
-        places = unflattened(lines, nest.extent, number)
-        here = zeros | {variable: bound(place) for variable, place in places.items()}
-        store.run(here, length, lambda k: None, lanes)
+    def line(_: Any, values: dict[Any, Any]) -> None:
+        store.run(zeros | values, length, lambda k: None, lanes)
 
-    for_lines(number, length, work, line)
+    for_lines(lines, nest.extent, length, work, line)

@@ -17,7 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN
-from .affine import Affine, affine, flat, int64, static_size
+from .affine import Affine, affine, flat, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions, may_trap
 from .math_functions import FAST_MATH, is_fast
 from .nests import Nest, depends, loads, substituted, without_loads
@@ -86,21 +86,65 @@ COST_OF_ELEMENT = 4
 """The time for an element of such a kernel, in multiply-adds."""
 
 
-def for_lines(lines: Any, width: Any, work: Any, body: Callable[[Any], None]) -> None:
+def for_lines(
+    variables: Sequence[Any], extent: Callable[[Any], Any], width: Any, work: Any,
+    body: Callable[[Any, dict[Any, Any]], None],
+) -> None:  # fmt: skip
     """Emits a loop over lines of `width` elements; on all cores where `work` is worth it.
 
-    An item of work is a group of lines with about `CHUNK` elements. `work` is that of all lines, in
-    multiply-adds.
+    There is a line for all values of the variables, the last one fastest. `body` takes its number
+    and these values. An item of work is a group of lines with about `CHUNK` elements. `work` is
+    that of all lines, in multiply-adds.
     """
-    lines = bound(lines)
+    lines = bound(product([extent(variable) for variable in variables]))
     together = bound(tirx.max(tirx.floordiv(CHUNK, tirx.max(width, 1)), 1))
 
     def some_lines(item: Any) -> None:
         first = bound(item * together)
+        counters = _Counters(variables, extent, first)
         with ib.serial(bound(tirx.min(lines - first, together))) as offset:
-            body(bound(first + offset))
+            body(bound(first + offset), counters.values())
+            counters.step()
 
     for_items(bound(pieces(lines, together)), work, some_lines)
+
+
+class _Counters:
+    """The values of variables for consecutive lines, without a division for each line: that would
+    take as long as a short line.
+    """
+
+    def __init__(self, variables: Sequence[Any], extent: Callable[[Any], Any], number: Any) -> None:
+        """Emits the values for line `number`."""
+        self._variables, self._extent = variables, extent
+        self._places = {}
+
+        def divisor(variable: Any) -> Any:
+            # An item without lines starts at line 0, and an extent of it is 0.
+            return tirx.max(extent(variable), int64(1))
+
+        for variable, value in unflattened(variables, divisor, number).items():
+            self._places[variable] = ib.alloc_buffer((1,), "int64", layout=None)
+            ib.buffer_store(self._places[variable], value, [int64(0)])
+
+    def values(self) -> dict[Any, Any]:
+        """The values of this line, which the step to the next does not change."""
+        return {variable: bound(place[int64(0)]) for variable, place in self._places.items()}
+
+    def step(self) -> None:
+        """Emits the step to the next line."""
+        self._step(list(self._variables))
+
+    def _step(self, variables: list[Any]) -> None:
+        if not variables:
+            return
+        *outer, last = variables
+        place = self._places[last]
+        ib.buffer_store(place, place[int64(0)] + 1, [int64(0)])
+        if outer:
+            with ib.If(place[int64(0)] >= self._extent(last)), ib.Then():
+                ib.buffer_store(place, int64(0), [int64(0)])
+                self._step(outer)
 
 
 def _known_factor(work: Any) -> int:

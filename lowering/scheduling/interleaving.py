@@ -3,30 +3,38 @@
     y[…, c·s + p - first] = f_p(x_p[…, c])        p = 0 … s - 1
 
 Such are those that interleave the phases of a transposed convolution. One iteration writes all
-phases of a cell c: LLVM makes vectors of cells, and shuffles them into order before it stores them.
+phases of a few cells c, a vector for each phase, shuffled into order before they are stored. The
+last vectors of a line overlap, so that short lines take as little time. Kernels whose vectors these
+rules cannot spell leave them to LLVM: one iteration then writes all phases of one cell.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, int64, product, unflattened
-from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
+from .affine import flat, int64, product
+from .emission import COST_OF_ELEMENT, bound, ceil_div, compute_block, for_lines, rewritten
+from .micro_kernels import native_tile
 from .nests import Nest, inlined, nests_of, substituted
 
 _MOST_PHASES = 32
 """The most phases of a kernel, over all axes: there is code for each."""
+_MOST_SHUFFLED = 4
+"""The most phases of the last axis whose vectors are shuffled here."""
+_CELLS = (8, 4)
+"""The cells of a vector, by the length of the line: LLVM makes two of a wider one."""
 
 
 class Interleaving(ScheduleRule):  # type: ignore[misc]
@@ -131,20 +139,75 @@ def _emit(phases: _Interleaved) -> None:
 
             if period.first % period.phases:
                 part(first_cell)
-            with ib.serial(first_whole, end_whole) as cell:
-                for phase in range(period.phases):
-                    store(period.index(cell, phase))
+            whole_cells(values, begin)
             with ib.If(tirx.all(end_whole < cells, end_whole >= first_whole)), ib.Then():
                 part(end_whole)
 
-        def line(number: Any) -> None:
-            places = unflattened(phases.lines, nest.extent, number)
-            values = {variable: bound(place) for variable, place in places.items()}
+        def whole_cells(values: Mapping[Any, Any], begin: Any) -> None:
+            element = partial(_element, phases, values)
+
+            def cell_by_cell() -> None:
+                with ib.serial(first_whole, end_whole) as cell:
+                    for phase in range(period.phases):
+                        place = begin + period.index(cell, phase)
+                        ib.buffer_store(target, element(cell, phase), [place])
+
+            count = bound(end_whole - first_whole)
+
+            def cells(sizes: list[int]) -> None:
+                if not sizes:
+                    cell_by_cell()
+                    return
+                lanes, *smaller = sizes
+                with ib.If(count >= lanes):
+                    with ib.Then(), ib.serial(ceil_div(count, lanes)) as part:
+                        cell = bound(tirx.min(first_whole + part * lanes, end_whole - lanes))
+                        place = bound(begin + period.index(cell, 0))
+                        _store_cells(target, place, cell, element, period.phases, lanes)
+                    with ib.Else():
+                        cells(smaller)
+
+            cells(_vector_sizes(phases, element))
+
+        def line(number: Any, values: dict[Any, Any]) -> None:
             _for_phases(phases, values, partial(line_of_phases, begin=bound(number * width)))
 
         lines = product([nest.extent(v) for v in phases.lines])
         work = sym.Analyzer().simplify(lines * nest.extent(column) * COST_OF_ELEMENT)
-        for_lines(lines, width, work, line)
+        for_lines(phases.lines, nest.extent, width, work, line)
+
+
+def _element(phases: _Interleaved, values: Mapping[Any, Any], cell: Any, phase: int) -> Any:
+    """What a line has for a phase of a cell."""
+    index = phases.periods[phases.column].index(cell, phase)
+    return _simplified(phases.nest.value, {**values, phases.column: index})
+
+
+def _vector_sizes(phases: _Interleaved, element: Callable[[Any, int], Any]) -> list[int]:
+    """The cells of vectors, the largest first; none if LLVM is to make the vectors."""
+    of_cell = phases.periods[phases.column].phases
+    if str(phases.nest.buffer.dtype) != "float32" or of_cell > _MOST_SHUFFLED:
+        return []
+    calls: list[Any] = []
+    cell = tirx.Var("cell", "int64")
+    for phase in range(of_cell):
+        tvm_ffi.structural_walk(element(cell, phase), (tvm.ir.Call, calls.append))
+    return [] if calls else [size for size in _CELLS if size <= native_tile().lanes]
+
+
+def _store_cells(
+    target: Any, place: Any, cell: Any, element: Callable[[Any, int], Any], phases: int, lanes: int
+) -> None:
+    """Writes all phases of `lanes` cells, from `cell` on, to the elements from `place` on."""
+    vectors = []
+    for phase in range(phases):
+        of_phase = ib.alloc_buffer((lanes,), str(target.dtype))
+        with ib.vectorized(lanes) as k:
+            ib.buffer_store(of_phase, element(cell + k, phase), [k])
+        vectors.append(of_phase[tirx.Ramp(0, 1, lanes)])
+    order = [phase * lanes + k for k in range(lanes) for phase in range(phases)]
+    value = vectors[0] if phases == 1 else tirx.Shuffle(vectors, order)
+    ib.buffer_store(target, value, [tirx.Ramp(place, int64(1), len(order))])
 
 
 def _for_phases(phases: _Interleaved, values: dict[Any, Any], line: Any) -> None:

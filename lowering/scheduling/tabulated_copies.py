@@ -19,7 +19,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, flat_index, int64, product, static_size, unflattened
+from .affine import flat, flat_index, int64, product, static_size
 from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
 from .micro_kernels import call_copy_row, native_tile
 from .nests import CHOICES, Nest, depends, inlined, loads, nests_of, substituted
@@ -149,8 +149,7 @@ def _emit_lines(
 ) -> None:  # fmt: skip
     """Emits the loop over lines. Both take the number of a line, the first also its variables."""
 
-    def line(number: Any) -> None:
-        values = unflattened(copy.lines, copy.nest.extent, number)
+    def line(number: Any, values: dict[Any, Any]) -> None:
         if copy.has_source is None:
             with_source(number, values)
             return
@@ -162,7 +161,7 @@ def _emit_lines(
 
     lines = product([copy.nest.extent(v) for v in copy.lines])
     work = sym.Analyzer().simplify(lines * copy.nest.extent(copy.column) * COST_OF_ELEMENT)
-    for_lines(lines, width, work, line)
+    for_lines(copy.lines, copy.nest.extent, width, work, line)
 
 
 def _emit_tabulated(copy: _Copy) -> None:

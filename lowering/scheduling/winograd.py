@@ -43,8 +43,10 @@ _CHANNELS = 32
 """Channels of input and of output from which on the transforms cost less than they save."""
 _WEIGHTS = 512 * 512
 """Products of both numbers of channels up to which the larger weights are read fast enough."""
-_COST_OF_WEIGHT = 40
+_COST_OF_WEIGHT = 12
 """The time to read a weight from memory, in multiply-adds."""
+_COST_OF_TRANSFORM = 240
+"""The time to transform the input or the output of a square, in multiply-adds."""
 _CACHED = 1 << 18
 """Elements of transformed input that a chunk keeps in the second-level cache."""
 _POSITIONS = 96
@@ -72,18 +74,24 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
         return False
     if min(rows, channels) < _CHANNELS or rows * channels > _WEIGHTS:
         return False
-    return not _has_few_positions(found)
+    return not _has_few_positions(found, rows, channels)
 
 
-def _has_few_positions(found: Convolved) -> bool:
-    """Whether the products that are saved take less time than reading 16 weights in place of 9."""
+def _has_few_positions(found: Convolved, rows: int, channels: int) -> bool:
+    """Whether the products that are saved take less time than what is added.
+
+    That is reading 16 weights in place of 9, and the transforms.
+    """
     sizes = [static_size(axis.size) for axis in found.axes]
     positions, squares = 1, 1
     for size in sizes:
         if size is None:
             return False
         positions, squares = positions * size, squares * -(-size // 2)
-    return 9 * positions - _SQUARE * squares < _COST_OF_WEIGHT * (_SQUARE - 9)
+    products = rows * channels
+    saved = (9 * positions - _SQUARE * squares) * products
+    weights = _COST_OF_WEIGHT * (_SQUARE - 9) * products
+    return saved < weights + _COST_OF_TRANSFORM * squares * (rows + channels)
 
 
 class _Emission(Emission):

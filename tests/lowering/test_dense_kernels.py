@@ -25,6 +25,7 @@ from looplift.lowering.scheduling.emission import even_part, even_start
 from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction
+from looplift.lowering.scheduling.winograd import Winograd
 
 from ..samples import one_of
 from .comparison import TARGETS, check, soaking, weight, with_weights
@@ -205,27 +206,53 @@ SQUARES = [
 def test_convolutions_by_winograd(name: str) -> None:
     """Squares of outputs that reach past the last line and column, several chunks and tiles."""
     nodes = f"p = Conv <{WINOGRAD[name]}> (x, f, c) r = Relu (p) y = Add (p, r)"
-    shape = (66, 16, 3, 3) if name == "groups" else (33, 32, 3, 3)
-    weights = {"f": weight(*shape), "c": weight(shape[0])}
-    check(f"model (float[b, 32, h, w] x) => (y) {{ {nodes} }}", weights, SQUARES)
+    outputs, channels = (66, 64) if name == "groups" else (33, 32)
+    weights = {"f": weight(outputs, 32, 3, 3), "c": weight(outputs)}
+    text = f"model (float[b, {channels}, h, w] x) => (y) {{ {nodes} }}"
+    assert _is_by_winograd(text, weights)
+    check(text, weights, SQUARES)
+
+
+def _is_by_winograd(text: str, weights: dict[str, Any]) -> bool:
+    with as_target("native") as target:
+        functions = lower_to_kernels(looplift.from_onnx(with_weights(text, weights))).functions
+        kernels = [f for f in functions.values() if isinstance(f, tirx.PrimFunc)]
+        return any(Winograd().apply(kernel, target, False) is not None for kernel in kernels)
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "expected"),
+    [(256, 5, False), (256, 6, True), (128, 7, True), (64, 7, False), (64, 10, True)],
+)
+def test_known_images_are_large_enough_for_winograd(
+    channels: int, size: int, expected: bool
+) -> None:
+    text = f"""model (float[1, {channels}, {size}, {size}] x) => (y) {{
+        y = Conv <pads = [1, 1, 1, 1]> (x, f) }}"""
+    weights = {"f": weight(channels, channels, 3, 3)}
+    assert _is_by_winograd(text, weights) == expected
+    if size % 2:  # lines and columns that only a part of a square has
+        check(text, weights, [{}])
 
 
 def test_infinities_do_not_spread_beyond_what_reads_them() -> None:
     """The transforms alone would make NaN of a whole square, and of its neighbours."""
-    text = "model (float[1, 16, h, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
-    model = with_weights(text, {"f": weight(20, 16, 3, 3)})
+    text = "model (float[1, 32, h, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
+    weights = {"f": weight(40, 32, 3, 3)}
+    assert _is_by_winograd(text, weights)
+    model = with_weights(text, weights)
     machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for height, width in ((7, 8), (40, 40), (2, 200)):
         for special in (np.inf, -np.inf, np.nan, 3e38):
-            x = np.random.default_rng(width).standard_normal((1, 16, height, width)).astype("f4")
-            x[0, 3, 1, 4], x[0, 15, height - 1, width - 1] = special, -special
+            x = np.random.default_rng(width).standard_normal((1, 32, height, width)).astype("f4")
+            x[0, 3, 1, 4], x[0, 31, height - 1, width - 1] = special, -special
             got = machine["main"](tvm.runtime.tensor(x)).numpy()
             (want,) = session.run(None, {"x": x})
             scale = np.abs(want[np.isfinite(want)]).max()
             np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6)
     # The transforms would add up four of these, the convolution multiplies them by small weights.
-    signs = np.random.default_rng(0).choice([-1, 1], (1, 16, 7, 8))
+    signs = np.random.default_rng(0).choice([-1, 1], (1, 32, 7, 8))
     x = (signs * 3e38).astype("f4")
     x[0, 1:] = 0
     got = machine["main"](tvm.runtime.tensor(x)).numpy()

@@ -65,7 +65,8 @@ KERNELS = [
 def test_kernels(strides: tuple[int, ...], first: tuple[int, ...], target: Any) -> None:
     machine = virtual_machine(looplift.compile(_module(strides, first), target))
     rng = np.random.default_rng(0)
-    for channels, size in ((1, 3), (2, 16), (3, 40), (70, 100), (1, 30_000 // 20 ** len(strides))):
+    long = 30_000 // 20 ** len(strides)
+    for channels, size in ((1, 3), (3, 5), (2, 9), (2, 16), (3, 40), (70, 100), (1, long)):
         shape = (channels, *(size + axis for axis in range(len(strides))))
         at_zero, elsewhere = (rng.standard_normal(shape).astype(np.float32) for _ in range(2))
         got = machine["main"](tvm.runtime.tensor(at_zero), tvm.runtime.tensor(elsewhere)).numpy()
