@@ -411,15 +411,6 @@ class Emission:
             return True
         return rows > self._tile_rows and rows * channels * self._taps > _SHARED
 
-    @property
-    def _writes_panels(self) -> bool:
-        """Whether each panel is written at once, beside the products of the next.
-
-        The weights of a few tiles pass over every panel, so they must be few. Panels of lines would
-        be written in small pieces.
-        """
-        return self._is_line and self._taps == 1 and not self._is_depthwise
-
     def _has_large_weights(self) -> bool:
         """Whether the weights do not stay in the second-level cache."""
         rows, channels = static_size(self._rows), static_size(self._channels)
@@ -594,27 +585,17 @@ class Emission:
     ) -> None:
         """Computes and writes a range of tiles of output channels at a range of panels."""
         rows, together = self._tile_rows, self._together
-        if self._writes_panels:
-            width = self._tile.width
-            elements, at_once, self._out_row = together * rows * width, int64(1), int64(width)
-        else:
-            elements, at_once = self._out_elements, tirx.max(panel_end - panel, int64(1))
-        scratch = ib.alloc_buffer((elements,), "float32")
-        with (
-            ib.serial(ceil_div(tile_end - tile, together)) as number,
-            ib.serial(pieces(panel_end - panel, at_once)) as part,
-        ):
+        scratch = ib.alloc_buffer((self._out_elements,), "float32")
+        with ib.serial(ceil_div(tile_end - tile, together)) as number:
             first_tile = bound(tile + number * together)
             tiles = bound(tirx.min(tile_end - first_tile, int64(together)))
-            first = bound(panel + part * at_once)
-            last = bound(tirx.min(first + at_once, panel_end))
             self._if_small(
                 partial(self._sums_of_taps, chunk, first_tile, tiles, scratch),
-                partial(self._sums, chunk, first, last, first_tile, tiles, scratch),
+                partial(self._sums, chunk, panel, panel_end, first_tile, tiles, scratch),
             )
             start = bound(first_tile * rows)
             count = bound(tirx.min(self._rows - start, tiles * rows))
-            self._write(chunk, start, count, first, last, scratch)
+            self._write(chunk, start, count, panel, panel_end, scratch)
 
     def _sums(
         self, chunk: Chunk, panel: Any, panel_end: Any, first_tile: Any, tiles: Any, scratch: Any
@@ -667,9 +648,7 @@ class Emission:
                 here.update(dict.fromkeys(columns[:-1], int64(0)))
                 here[columns[-1]] = bound(first + first_result)
                 count = bound(self._result_index(end) - first_result)
-                following = None
-                if self._writes_panels:  # The next panel begins where this one ends.
-                    following = {**here, columns[-1]: here[columns[-1]] + self._tile.width}
+                following = {**here, **self._unflattened(self._product.rows, start + row + 1)}
                 store.run(here, count, lambda k: scratch[results + k], lanes, following)
                 return
             line = bound(tirx.floordiv(begin, self._pitch))

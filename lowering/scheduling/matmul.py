@@ -35,7 +35,15 @@ from .emission import (
     rewritten,
     unless_empty,
 )
-from .micro_kernels import Tile, call_product, native_tile, rows_ahead, share_of_next_panel
+from .lane_kernels import TRANSPOSE
+from .micro_kernels import (
+    Tile,
+    call_function,
+    call_product,
+    native_tile,
+    rows_ahead,
+    share_of_next_panel,
+)
 from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import SumOfProducts, sum_of_products
@@ -308,7 +316,10 @@ class _Emission:
         with ib.serial(rows) as row:
             here = {**where, **self._row_values(start + row), self._n: column}
             line = bound(row * out_row)
-            following = None if next_column is None else {**here, self._n: next_column}
+            if next_column is None:
+                following = {**where, **self._row_values(start + row + tile.rows), self._n: column}
+            else:
+                following = {**here, self._n: next_column}
             self._store.run(
                 here, columns, partial(element_of, scratch, line), tile.lanes, following
             )
@@ -329,15 +340,12 @@ class _Emission:
         copy = ib.alloc_buffer((self._depth * width,), "float32")
         columns = bound(tirx.min(self._width - column, width))
 
-        def move(k: Any, j: Any) -> None:
-            ib.buffer_store(copy, self._b[origin + k * down + j * step], [k * width + j])
-
         if _is_one(down):
-            with ib.serial(columns) as j, ib.serial(self._depth) as k:
-                move(k, j)
+            source = tirx.address_of(self._b[origin])
+            call_function(TRANSPOSE, copy.data, source, columns, self._depth, width, step)
         else:
             with ib.serial(self._depth) as k, ib.serial(columns) as j:
-                move(k, j)
+                ib.buffer_store(copy, self._b[origin + k * down + j * step], [k * width + j])
         with ib.serial(self._depth) as k, ib.serial(width - columns) as j:
             ib.buffer_store(copy, tirx.const(0.0, "float32"), [k * width + columns + j])
         return copy.data, width
