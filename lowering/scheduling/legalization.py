@@ -1,4 +1,4 @@
-"""Legalizes Relax operators: TVM's LegalizeOps, with kernels of our own for `take` and `relu`.
+"""Legalizes Relax operators: TVM's LegalizeOps, with kernels of our own for some.
 
 All calls of one type share a kernel.
 """
@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import ir, relax, te, tirx, topi
 
 from ..values import Constant
+from .size_names import OPAQUE
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
@@ -42,10 +43,9 @@ def legalize_operators() -> Any:
 def _legalizations() -> dict[str, LegalizeFunc]:
     """The legalization of each operator, as it is registered now: users may replace one."""
     found = {name: ir.Op.get(name).get_attr("FLegalize") for name in ir.Op.list_op_names()}
-    return {name: legalize for name, legalize in found.items() if legalize is not None} | {
-        "relax.take": _take,
-        "relax.nn.relu": _relu,
-    }
+    known = {name: legalize for name, legalize in found.items() if legalize is not None}
+    means = {name: partial(_avg_pool, known[name]) for name in _MEANS if name in known}
+    return known | means | {"relax.take": _take, "relax.nn.relu": _relu}
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,61 @@ def _reusable_call(call: Any, operands: list[Any], result: Any) -> _KernelCall |
     if not tvm_ffi.structural_equal(result.ty_args[0], call.ty):
         return None
     return _KernelCall(kernel, [k for k in indices if k is not None], sizes, result.ty_args)
+
+
+_MEANS = {"relax.nn.avg_pool1d": "NCW", "relax.nn.avg_pool2d": "NCHW"}
+
+
+def _avg_pool(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
+    """TVM's own kernel counts the elements of a window again for each channel and element."""
+    (data,), attrs = call.args, call.attrs
+    rank = len(attrs.strides)
+    windows, strides, padding, dilations = (
+        [int(number) for number in numbers]
+        for numbers in (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
+    )
+    shapes = [getattr(part.ty, "shape", None) for part in (data, call)]
+    if (
+        attrs.count_include_pad
+        or not (any(padding) or attrs.ceil_mode)
+        or any(dilation != 1 for dilation in dilations)
+        or {str(attrs.layout), str(attrs.out_layout)} != {_MEANS[call.op.name]}
+        or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
+    ):
+        return legalize(bb, call)
+    of_data, of_result = (list(getattr(shape, "values", [])) for shape in shapes)
+    before, after = padding[:rank], padding[rank:]
+
+    def sums(x: te.Tensor) -> te.Tensor:
+        # Rounded up, the last windows reach further.
+        more = [s - 1 if attrs.ceil_mode else 0 for s in strides]
+        ends = [end + m for end, m in zip(after, more, strict=True)]
+        padded = topi.nn.pad(x, [0, 0, *before], [0, 0, *ends], tirx.const(0, x.dtype))
+        taps = [te.reduce_axis((0, size)) for size in windows]
+
+        def total(image: Any, channel: Any, *places: Any) -> Any:
+            read = [o * s + tap for o, s, tap in zip(places, strides, taps, strict=True)]
+            return te.sum(padded(image, channel, *read), axis=taps)
+
+        return te.compute(of_result, total, name="pool_sum")
+
+    def counts(*sizes: Any) -> te.Tensor:
+        def count(*places: Any) -> Any:
+            number: Any = tirx.const(1, "int64")
+            axes = zip(places[2:], strides, windows, before, sizes[:rank], strict=True)
+            for place, stride, window, start, size in axes:
+                first = place * stride - start
+                inside = tirx.min(first + window, size) - tirx.max(first, 0)
+                number = number * inside
+            return tirx.max(number, 1).astype(str(data.ty.dtype))
+
+        return te.compute([1, 1, *sizes[rank:]], count, name="pool_count")
+
+    total = bb.emit(bb.call_te(sums, data))
+    # Not fused, so that it is computed once.
+    own = {"op_pattern": OPAQUE}
+    number = bb.emit(bb.call_te(counts, *of_data[2:], *of_result[2:], primfunc_attrs=own))
+    return bb.call_te(topi.divide, total, number)
 
 
 def _relu(bb: relax.BlockBuilder, call: Any) -> Any:

@@ -31,6 +31,7 @@ from .micro_kernels import (
     selector,
     tile_function,
 )
+from .pooling import LINE_MAXIMA, LINE_SUMS, line_windows
 from .tap_products import GATHER, TAP_PRODUCTS, gather_taps, tap_products
 from .winograd_transforms import (
     INPUT,
@@ -80,6 +81,7 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         OUTPUT: lambda: output_transform(lanes, vectors),
         TAPS: recovered_taps,
         TRANSPOSE: lambda: transposition(lanes),
+        **{name: partial(line_windows, name) for name in (LINE_MAXIMA, LINE_SUMS)},
     }
     variables |= {name: ir.GlobalVar(name) for name in others}
     families = {family.names[0]: family for family in windows(lanes)}

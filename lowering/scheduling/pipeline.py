@@ -57,6 +57,7 @@ from .memory_plan import plan_memory
 from .ordered_copies import OrderedCopy
 from .packing import mark_constant_operands, pack_constants
 from .pointwise import Pointwise
+from .pooling import Pooling
 from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
@@ -80,6 +81,7 @@ RULES = (
     ByteProduct(),
     Winograd(),
     ChannelLanes(),
+    Pooling(),
     Pointwise(),
     ChannelPanels(),
     Convolution(),
