@@ -11,7 +11,7 @@ from tvm import ir, s_tir, sym, tirx
 
 from .affine import product
 from .math_functions import is_fast
-from .nests import REDUCTION, SPATIAL, depends, loads, stays_small
+from .nests import CHOICES, REDUCTION, SPATIAL, depends, loads, stays_small
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def block_loops(schedule: s_tir.Schedule, handle: Any) -> BlockLoops | None:
 def reads_along(block: Any, variable: Any) -> bool:
     """Whether neighbours along a variable of the block read neighbours, or the same element.
 
-    A test of value (`if_then_else`, `Select`) or of position would turn vectors into branches.
+    An `if_then_else` of value or of position would turn vectors into branches.
     """
     analyzer = sym.Analyzer()
     value = block.body.value
@@ -132,10 +132,10 @@ def _choices(expression: Any) -> list[Any]:
     found: list[Any] = []
 
     def visit(call: Any) -> None:
-        if getattr(call.op, "name", "") == "tirx.if_then_else":
+        if getattr(call.op, "name", "") in CHOICES:
             found.append(call)
 
-    tvm_ffi.structural_walk(expression, [(tirx.Select, found.append), (ir.Call, visit)])
+    tvm_ffi.structural_walk(expression, (ir.Call, visit))
     return found
 
 

@@ -251,6 +251,20 @@ def test_products_are_computed_in_vectors_and_registers(imported: Callable[..., 
     assert 'scope="local"' in text
 
 
+@pytest.mark.parametrize(("choose", "expected"), [(tirx.Select, True), (tirx.if_then_else, False)])
+def test_only_a_choice_that_evaluates_both_values_is_computed_in_vectors(
+    choose: Any, expected: bool
+) -> None:
+    x = te.placeholder((9, 64), "float32")
+    row = te.reduce_axis((0, 9))
+
+    def total(column: Any) -> Any:
+        return te.sum(choose(x[row, column] > 0, x[row, column], x[row, 0]), axis=row)
+
+    kernel = te.create_prim_func([x, te.compute((64,), total)])
+    assert ("T.vectorized" in schedule_kernel(kernel).script()) == expected
+
+
 def test_a_kernel_with_a_schedule_is_left_alone(imported: Callable[..., Imported]) -> None:
     (kernel,) = kernels(relax.transform.LegalizeOps()(imported(PRODUCT).module))
     scheduled = schedule_kernel(kernel)
