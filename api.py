@@ -398,7 +398,7 @@ def _rewritten(
     # What onnxruntime does with a form does not matter: TVM runs the module.
     notes = (note for note in trace.notes() if not note.startswith(ABOUT_ONNXRUNTIME))
     for warning in (*engine.assertions.notes(), *notes):
-        _log.warning("%s", wording(warning))
+        _log.warning("The module relies on this: %s", wording(warning))
     products = multiply_integers(engine)
     final, ranks = duplicate_tails(products)
     traces = (trace, products.trace, final.trace)

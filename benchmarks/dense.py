@@ -184,8 +184,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
-    tvm.get_global_func("runtime.config_threadpool")(1, arguments.threads)
     chosen = [operator for operator in OPERATORS if arguments.only in operator.name]
+    if not chosen:
+        names = ", ".join(operator.name for operator in OPERATORS)
+        parser.error(f"no operator has '{arguments.only}' in its name: {names}")
+    tvm.get_global_func("runtime.config_threadpool")(1, arguments.threads)
     rows = [row for operator in chosen for row in compare(operator, arguments)]
     title = (
         f"Target {arguments.target}, {arguments.threads} thread(s); sizes are those of the input"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from engine_runners import ENGINES, IMPORTERS, MODULES, PACKAGES, Array
+from google.protobuf.message import DecodeError
 from harness import is_installed, previous, report
 
 import looplift
@@ -111,7 +113,15 @@ def models(corpus: Path | None, text: str, folder: Path) -> list[Path]:
         corpus = folder / "corpus"
         corpus.mkdir()
         bundled(corpus)
-    return [path for path in sorted(corpus.glob("*.onnx")) if text in path.name]
+    found = [path for path in sorted(corpus.glob("*.onnx")) if text in path.name]
+    if not found:
+        sys.exit(f"There is no model in {corpus} whose name contains '{text}'")
+    for path in found:
+        try:
+            onnx.load(path)
+        except DecodeError:
+            sys.exit(f"{path} is not an ONNX model")
+    return found
 
 
 def main() -> None:

@@ -27,6 +27,7 @@ import numpy as np
 from harness import previous, report
 
 ROOT = Path(__file__).resolve().parent.parent
+NETWORKS = ROOT.parent / "shared" / "networks"
 THREADS = (1, 2)
 SECONDS = 3
 """The least duration of each measurement."""
@@ -206,7 +207,7 @@ def main() -> None:
         "names", nargs="*", metavar="NAME", help="all networks of the folder if none"
     )
     parser.add_argument(
-        "--networks", type=Path, default=ROOT.parent / "shared" / "networks", metavar="FOLDER",
+        "--networks", type=Path, default=NETWORKS, metavar="FOLDER",
         help="the folder of NAME.onnx and its inputs NAME.feed0.npz, ...",
     )  # fmt: skip
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -218,6 +219,8 @@ def main() -> None:
     names = given.names or sorted(found)
     if missing := sorted(set(names) - found):
         parser.error(f"there is no network {missing[0]} in {given.networks} (--networks FOLDER)")
+    if not names and given.networks != NETWORKS:
+        parser.error(f"there are no networks in {given.networks}")
     if not names:
         print(f"No networks in {given.networks}: nothing to measure (--networks FOLDER)")
         return
