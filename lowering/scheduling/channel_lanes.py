@@ -25,6 +25,7 @@ from .convolution_form import (
     convolution_of,
     maximum_of,
     sum_of,
+    windows_overlap,
 )
 from .emission import (
     bound,
@@ -81,8 +82,8 @@ class ChannelLanes(ScheduleRule):  # type: ignore[misc]
 def _scheduled(kernel: tirx.PrimFunc, found: Convolved, function: str) -> s_tir.Schedule | None:
     if found.product.rows or found.channel is not None:
         return None
-    if function == SUMS and all(axis.taps <= axis.stride for axis in found.axes):
-        return None  # Windows that do not overlap are added up as fast where they are.
+    if function == SUMS and not windows_overlap(found):
+        return None  # They are added up as fast where they are.
     weights = found.product.a if function == PRODUCTS else None
     lane = _lane(found, weights)
     if lane is None:

@@ -648,7 +648,9 @@ class Emission:
                 here.update(dict.fromkeys(columns[:-1], int64(0)))
                 here[columns[-1]] = bound(first + first_result)
                 count = bound(self._result_index(end) - first_result)
-                following = {**here, **self._unflattened(self._product.rows, start + row + 1)}
+                following = None
+                if self._product.rows:
+                    following = {**here, **self._unflattened(self._product.rows, start + row + 1)}
                 store.run(here, count, lambda k: scratch[results + k], lanes, following)
                 return
             line = bound(tirx.floordiv(begin, self._pitch))

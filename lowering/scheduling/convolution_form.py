@@ -72,6 +72,11 @@ class Convolved:
     """The value of the padding."""
 
 
+def windows_overlap(found: Convolved) -> bool:
+    """Whether neighbouring windows share elements."""
+    return any(axis.taps > axis.stride for axis in found.axes)
+
+
 @lru_cache(maxsize=1)  # All rules ask for the same kernel, one after another.
 def convolution_of(kernel: tirx.PrimFunc) -> Convolved | None:
     """The convolution that a kernel computes; None for another kernel."""

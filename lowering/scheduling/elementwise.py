@@ -166,8 +166,7 @@ def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store
     length = bound(product([nest.extent(v) for v in columns]))
     calls: list[Any] = []
     tvm_ffi.structural_walk(nest.value, (ir.Call, calls.append))
-    extents = [nest.extent(v) for v in (*lines, *columns)]
-    work = product(extents) * (COST_OF_ELEMENT + _COST_OF_CALL * len(calls))
+    cost = COST_OF_ELEMENT + _COST_OF_CALL * len(calls)
     zeros = {v: tirx.IntImm("int64", 0) for v in nest.variables}
     if not lines:
         chunks = bound(pieces(length, CHUNK))
@@ -177,10 +176,11 @@ def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store
             here = {**zeros, columns[-1]: first}
             store.run(here, bound(tirx.min(length - first, CHUNK)), lambda k: None, lanes)
 
+        work = product([nest.extent(v) for v in columns]) * cost
         for_items(chunks, work, chunk)
         return
 
     def line(_: Any, values: dict[Any, Any]) -> None:
         store.run(zeros | values, length, lambda k: None, lanes)
 
-    for_lines(lines, nest.extent, length, work, line)
+    for_lines(lines, columns, nest.extent, cost, line)

@@ -87,17 +87,19 @@ COST_OF_ELEMENT = 4
 
 
 def for_lines(
-    variables: Sequence[Any], extent: Callable[[Any], Any], width: Any, work: Any,
+    variables: Sequence[Any], columns: Sequence[Any], extent: Callable[[Any], Any], cost: int,
     body: Callable[[Any, dict[Any, Any]], None],
 ) -> None:  # fmt: skip
-    """Emits a loop over lines of `width` elements; on all cores where `work` is worth it.
+    """Emits a loop over lines, on all cores where that is worth it.
 
     There is a line for all values of the variables, the last one fastest. `body` takes its number
-    and these values. An item of work is a group of lines with about `CHUNK` elements. `work` is
-    that of all lines, in multiply-adds.
+    and these values. An item of work is a group of lines with about `CHUNK` elements. A line has an
+    element for all values of the columns, and `cost` is the time for one, in multiply-adds.
     """
-    lines = bound(product([extent(variable) for variable in variables]))
-    together = bound(tirx.max(tirx.floordiv(CHUNK, tirx.max(width, 1)), 1))
+    lines, width = (product([extent(v) for v in part]) for part in (variables, columns))
+    work = sym.Analyzer().simplify(lines * width * cost)
+    lines = bound(lines)
+    together = bound(tirx.max(tirx.floordiv(CHUNK, tirx.max(width, int64(1))), int64(1)))
 
     def some_lines(item: Any) -> None:
         first = bound(item * together)
@@ -430,8 +432,8 @@ class Store:
         """Writes `count` elements that follow each other along the last axis of columns.
 
         `values` are those of the variables at the first element; `element(k)` is the product's
-        element k. `following` are those at the first of the elements that are written next: their
-        cache lines are prefetched.
+        element k. `following` are those at the first of elements that are written soon: their cache
+        lines are prefetched.
         """
         last = self._columns[-1]
         stages = self._stages(lanes)

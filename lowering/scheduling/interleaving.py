@@ -4,8 +4,9 @@
 
 Such are those that interleave the phases of a transposed convolution. One iteration writes all
 phases of a few cells c, a vector for each phase, shuffled into order before they are stored. The
-last vectors of a line overlap, so that short lines take as little time. Kernels whose vectors these
-rules cannot spell leave them to LLVM: one iteration then writes all phases of one cell.
+last vectors end with the last cell, and write some cells again: a rest of single cells would take
+most of the time of a short line. Other types, function calls and more than four phases are left to
+LLVM, which vectorises the loop over cells.
 """
 
 from __future__ import annotations
@@ -17,24 +18,25 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import tvm
 import tvm_ffi
-from tvm import s_tir, sym, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, int64, product
+from .affine import flat, int64
 from .emission import COST_OF_ELEMENT, bound, ceil_div, compute_block, for_lines, rewritten
 from .micro_kernels import native_tile
-from .nests import Nest, inlined, nests_of, substituted
+from .nests import Nest, inlined, loads, nests_of, substituted
+from .winograd_transforms import span
 
 _MOST_PHASES = 32
 """The most phases of a kernel, over all axes: there is code for each."""
 _MOST_SHUFFLED = 4
 """The most phases of the last axis whose vectors are shuffled here."""
 _CELLS = (8, 4)
-"""The cells of a vector, by the length of the line: LLVM makes two of a wider one."""
+"""The cells of a vector: the most that the line has. Two phases of 8 fill the widest vector that is
+stored."""
 
 
 class Interleaving(ScheduleRule):  # type: ignore[misc]
@@ -45,8 +47,8 @@ class Interleaving(ScheduleRule):  # type: ignore[misc]
             return None
         kernel = inlined(func)
         nests = nests_of(kernel)
-        phases = _phases_of(nests[0]) if nests is not None and len(nests) == 1 else None
-        return None if phases is None else s_tir.Schedule(rewritten(kernel, partial(_emit, phases)))
+        found = _interleaved(nests[0]) if nests is not None and len(nests) == 1 else None
+        return None if found is None else s_tir.Schedule(rewritten(kernel, _Emission(found).emit))
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class _Interleaved:
         return self.nest.indices[:-1]
 
 
-def _phases_of(nest: Nest) -> _Interleaved | None:
+def _interleaved(nest: Nest) -> _Interleaved | None:
     """The periods in what a nest stores; None where it is none of these kernels."""
     indices = nest.indices
     is_plain = not nest.reduced and nest.block.init is None and not nest.is_empty and indices
@@ -113,106 +115,108 @@ def _periods(value: Any, variables: Sequence[Any]) -> dict[Any, _Period] | None:
     return {variable: next(iter(periods)) for variable, periods in found.items()}
 
 
-def _emit(phases: _Interleaved) -> None:
-    nest, column = phases.nest, phases.column
-    period = phases.periods[column]
-    with compute_block("interleaving"):
-        target = flat(nest.buffer)
-        width = bound(nest.extent(column))
-        # The cells that reach into a line, and those that lie in it whole.
-        cells = bound(tirx.floordiv(width - 1 + period.first, period.phases) + 1)
-        first_whole = int64(-(-period.first // period.phases))
-        end_whole = bound(tirx.floordiv(width + period.first, period.phases))
-        first_cell = int64(period.first // period.phases)
+class _Emission:
+    """The kernel, line by line."""
 
-        def line_of_phases(values: Mapping[Any, Any], begin: Any) -> None:
-            def store(index: Any) -> None:
-                value = _simplified(nest.value, {**values, column: index})
-                ib.buffer_store(target, value, [begin + index])
+    def __init__(self, interleaved: _Interleaved) -> None:
+        self._interleaved = interleaved
+        self._nest, self._column = interleaved.nest, interleaved.column
+        self._period = interleaved.periods[self._column]
 
-            def part(cell: Any) -> None:
-                # A loop, whose value tells the phases apart: it takes less time to compile.
-                with ib.serial(int64(period.phases)) as phase:
-                    index = bound(cell * period.phases + phase - period.first)
-                    with ib.If(tirx.all(index >= 0, index < width)), ib.Then():
-                        store(index)
+    def emit(self) -> None:
+        """Emits the block of the kernel."""
+        nest, period = self._nest, self._period
+        with compute_block("interleaving"):
+            self._target = flat(nest.buffer)
+            self._width = bound(nest.extent(self._column))
+            # The cells that reach into a line, and those that lie in it whole.
+            self._cells = bound(tirx.floordiv(self._width - 1 + period.first, period.phases) + 1)
+            self._first_whole = int64(-(-period.first // period.phases))
+            self._end_whole = bound(tirx.floordiv(self._width + period.first, period.phases))
 
-            if period.first % period.phases:
-                part(first_cell)
-            whole_cells(values, begin)
-            with ib.If(tirx.all(end_whole < cells, end_whole >= first_whole)), ib.Then():
-                part(end_whole)
+            def line(number: Any, values: dict[Any, Any]) -> None:
+                begin = bound(number * self._width)
+                _for_phases(self._interleaved, values, partial(self._line, begin))
 
-        def whole_cells(values: Mapping[Any, Any], begin: Any) -> None:
-            element = partial(_element, phases, values)
+            lines = self._interleaved.lines
+            for_lines(lines, [self._column], nest.extent, COST_OF_ELEMENT, line)
 
-            def cell_by_cell() -> None:
-                with ib.serial(first_whole, end_whole) as cell:
+    def _line(self, begin: Any, values: Mapping[Any, Any]) -> None:
+        """Writes the line from element `begin` on."""
+        period, first_whole, end_whole = self._period, self._first_whole, self._end_whole
+        if period.first % period.phases:
+            self._part_of_cell(begin, values, int64(period.first // period.phases))
+        self._whole_cells(begin, values)
+        with ib.If(tirx.all(end_whole < self._cells, end_whole >= first_whole)), ib.Then():
+            self._part_of_cell(begin, values, end_whole)
+
+    def _part_of_cell(self, begin: Any, values: Mapping[Any, Any], cell: Any) -> None:
+        """Writes the phases of a cell that lie in the line."""
+        period = self._period
+        # A loop, whose value tells the phases apart: it takes less time to compile.
+        with ib.serial(int64(period.phases)) as phase:
+            index = bound(cell * period.phases + phase - period.first)
+            with ib.If(tirx.all(index >= 0, index < self._width)), ib.Then():
+                value = _simplified(self._nest.value, {**values, self._column: index})
+                ib.buffer_store(self._target, value, [begin + index])
+
+    def _whole_cells(self, begin: Any, values: Mapping[Any, Any]) -> None:
+        period = self._period
+        count = bound(self._end_whole - self._first_whole)
+
+        def in_vectors(sizes: list[int]) -> None:
+            if not sizes:
+                with ib.serial(self._first_whole, self._end_whole) as cell:
                     for phase in range(period.phases):
                         place = begin + period.index(cell, phase)
-                        ib.buffer_store(target, element(cell, phase), [place])
+                        ib.buffer_store(self._target, self._element(values, cell, phase), [place])
+                return
+            lanes, *smaller = sizes
+            with ib.If(count >= lanes):
+                with ib.Then(), ib.serial(ceil_div(count, lanes)) as number:
+                    first = tirx.min(self._first_whole + number * lanes, self._end_whole - lanes)
+                    self._vectors(begin, values, bound(first), lanes)
+                with ib.Else():
+                    in_vectors(smaller)
 
-            count = bound(end_whole - first_whole)
+        in_vectors(self._vector_sizes(values))
 
-            def cells(sizes: list[int]) -> None:
-                if not sizes:
-                    cell_by_cell()
-                    return
-                lanes, *smaller = sizes
-                with ib.If(count >= lanes):
-                    with ib.Then(), ib.serial(ceil_div(count, lanes)) as part:
-                        cell = bound(tirx.min(first_whole + part * lanes, end_whole - lanes))
-                        place = bound(begin + period.index(cell, 0))
-                        _store_cells(target, place, cell, element, period.phases, lanes)
-                    with ib.Else():
-                        cells(smaller)
+    def _vector_sizes(self, values: Mapping[Any, Any]) -> list[int]:
+        """The cells of vectors, the largest first; none if LLVM is to make the vectors."""
+        nest, phases = self._nest, self._period.phases
+        is_in_place = any(load.source.same_as(nest.buffer) for load in loads(nest.value))
+        if str(nest.buffer.dtype) != "float32" or phases > _MOST_SHUFFLED or is_in_place:
+            return []
+        calls: list[Any] = []
+        cell = tirx.Var("cell", "int64")
+        for phase in range(phases):
+            tvm_ffi.structural_walk(self._element(values, cell, phase), (ir.Call, calls.append))
+        return [] if calls else [size for size in _CELLS if size <= native_tile().lanes]
 
-            cells(_vector_sizes(phases, element))
+    def _vectors(self, begin: Any, values: Mapping[Any, Any], first: Any, lanes: int) -> None:
+        """Writes all phases of `lanes` cells."""
+        phases, vectors = self._period.phases, []
+        for phase in range(phases):
+            of_phase = ib.alloc_buffer((lanes,), "float32")
+            with ib.vectorized(int64(lanes)) as k:
+                ib.buffer_store(of_phase, self._element(values, first + k, phase), [k])
+            vectors.append(of_phase[span(int64(0), lanes)])
+        order = [phase * lanes + k for k in range(lanes) for phase in range(phases)]
+        place = bound(begin + self._period.index(first, 0))
+        ib.buffer_store(self._target, tirx.Shuffle(vectors, order), [span(place, lanes * phases)])
 
-        def line(number: Any, values: dict[Any, Any]) -> None:
-            _for_phases(phases, values, partial(line_of_phases, begin=bound(number * width)))
-
-        lines = product([nest.extent(v) for v in phases.lines])
-        work = sym.Analyzer().simplify(lines * nest.extent(column) * COST_OF_ELEMENT)
-        for_lines(phases.lines, nest.extent, width, work, line)
-
-
-def _element(phases: _Interleaved, values: Mapping[Any, Any], cell: Any, phase: int) -> Any:
-    """What a line has for a phase of a cell."""
-    index = phases.periods[phases.column].index(cell, phase)
-    return _simplified(phases.nest.value, {**values, phases.column: index})
-
-
-def _vector_sizes(phases: _Interleaved, element: Callable[[Any, int], Any]) -> list[int]:
-    """The cells of vectors, the largest first; none if LLVM is to make the vectors."""
-    of_cell = phases.periods[phases.column].phases
-    if str(phases.nest.buffer.dtype) != "float32" or of_cell > _MOST_SHUFFLED:
-        return []
-    calls: list[Any] = []
-    cell = tirx.Var("cell", "int64")
-    for phase in range(of_cell):
-        tvm_ffi.structural_walk(element(cell, phase), (tvm.ir.Call, calls.append))
-    return [] if calls else [size for size in _CELLS if size <= native_tile().lanes]
+    def _element(self, values: Mapping[Any, Any], cell: Any, phase: int) -> Any:
+        """What the line has for a phase of a cell."""
+        index = self._period.index(cell, phase)
+        return _simplified(self._nest.value, {**values, self._column: index})
 
 
-def _store_cells(
-    target: Any, place: Any, cell: Any, element: Callable[[Any, int], Any], phases: int, lanes: int
+def _for_phases(
+    interleaved: _Interleaved, values: dict[Any, Any], line: Callable[[dict[Any, Any]], None]
 ) -> None:
-    """Writes all phases of `lanes` cells, from `cell` on, to the elements from `place` on."""
-    vectors = []
-    for phase in range(phases):
-        of_phase = ib.alloc_buffer((lanes,), str(target.dtype))
-        with ib.vectorized(lanes) as k:
-            ib.buffer_store(of_phase, element(cell + k, phase), [k])
-        vectors.append(of_phase[tirx.Ramp(0, 1, lanes)])
-    order = [phase * lanes + k for k in range(lanes) for phase in range(phases)]
-    value = vectors[0] if phases == 1 else tirx.Shuffle(vectors, order)
-    ib.buffer_store(target, value, [tirx.Ramp(place, int64(1), len(order))])
-
-
-def _for_phases(phases: _Interleaved, values: dict[Any, Any], line: Any) -> None:
     """Emits a line for the phases that the indices of the other axes have."""
-    periods = {v: p for v, p in phases.periods.items() if not v.same_as(phases.column)}
+    column = interleaved.column
+    periods = {v: p for v, p in interleaved.periods.items() if not v.same_as(column)}
     places = {v: bound(values[v] + period.first) for v, period in periods.items()}
     remainders = {v: tirx.floormod(places[v], period.phases) for v, period in periods.items()}
     for of_axes in itertools.product(*(range(period.phases) for period in periods.values())):

@@ -1,13 +1,14 @@
-"""Functions for kernels whose vectors hold channels, shared by all kernels of a module.
+"""Functions for transpositions and windows, shared by all kernels of a module.
 
 An image in NCHW is transposed, so that vectors of neighbouring channels follow each other position
 by position. Windows over it then read whole vectors, whatever their stride, dilation and width.
+Where channels are few, vectors hold positions (`line_windows`).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tvm import tirx
@@ -173,6 +174,38 @@ class SumsOfWindows(Windows):
 
     def _combined(self, result: Any, element: Any, weight: Any) -> Any:
         return result + element
+
+
+LINE_SUMS = "looplift_line_sums"
+LINE_MAXIMA = "looplift_line_maxima"
+
+
+def line_windows(
+    name: str, lanes: int, vectors: int, combine: Callable[[Any, Any], Any]
+) -> tirx.PrimFunc:
+    """Combines what the taps of windows read: `out[p]` becomes that of all `plane[table[t] + p]`.
+
+    The positions p are those of a number of panels, each of a few vectors.
+    """
+    with IRBuilder() as builder, function_frame():
+        pointers = [ib.arg(argument, ib.handle("float32")) for argument in ("out", "plane")]
+        places = ib.arg("table", ib.handle("int64"))
+        taps, panels = (ib.arg(argument, ib.int64()) for argument in ("taps", "panels"))
+        out, plane = (ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers)
+        table = ib.decl_buffer(ANY_SHAPE, "int64", data=places)
+        whole = span(_ZERO, lanes)
+        with ib.serial(panels) as panel:
+            firsts = [bound((panel * vectors + k) * lanes) for k in range(vectors)]
+            results = [ib.alloc_buffer((lanes,), "float32") for _ in firsts]
+            for first, result in zip(firsts, results, strict=True):
+                ib.buffer_store(result, plane[span(table[_ZERO] + first, lanes)], [whole])
+            with ib.serial(taps - 1) as tap:
+                for first, result in zip(firsts, results, strict=True):
+                    element = plane[span(table[tap + 1] + first, lanes)]
+                    ib.buffer_store(result, combine(result[whole], element), [whole])
+            for first, result in zip(firsts, results, strict=True):
+                ib.buffer_store(out, result[whole], [span(first, lanes)])
+    return outlined(name, builder.get())
 
 
 PRODUCTS = "looplift_windows_product"

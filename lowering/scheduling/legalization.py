@@ -5,6 +5,7 @@ All calls of one type share a kernel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, te, tirx, topi
 
+from ..processor import is_for_llvm
 from ..values import Constant
 from .size_names import OPAQUE
 
@@ -44,7 +46,7 @@ def _legalizations() -> dict[str, LegalizeFunc]:
     """The legalization of each operator, as it is registered now: users may replace one."""
     found = {name: ir.Op.get(name).get_attr("FLegalize") for name in ir.Op.list_op_names()}
     known = {name: legalize for name, legalize in found.items() if legalize is not None}
-    means = {name: partial(_avg_pool, known[name]) for name in _MEANS if name in known}
+    means = {name: partial(_avg_pool, known[name]) for name in _POOL_LAYOUTS if name in known}
     return known | means | {"relax.take": _take, "relax.nn.relu": _relu}
 
 
@@ -141,13 +143,55 @@ def _reusable_call(call: Any, operands: list[Any], result: Any) -> _KernelCall |
     return _KernelCall(kernel, [k for k in indices if k is not None], sizes, result.ty_args)
 
 
-_MEANS = {"relax.nn.avg_pool1d": "NCW", "relax.nn.avg_pool2d": "NCHW"}
+_POOL_LAYOUTS = {"relax.nn.avg_pool1d": "NCW", "relax.nn.avg_pool2d": "NCHW"}
+
+
+@dataclass(frozen=True)
+class _Windows:
+    """The windows of a pooling operator, by axis."""
+
+    sizes: list[int]
+    strides: list[int]
+    before: list[int]
+    """The padding before the data."""
+    after: list[int]
+    """The padding after it, with what windows that are rounded up reach beyond."""
+
+    def sums(self, shape: Sequence[Any], x: te.Tensor) -> te.Tensor:
+        """The sums of the elements of all windows; padding is 0."""
+        before, after = ([0, 0, *padding] for padding in (self.before, self.after))
+        padded = topi.nn.pad(x, before, after, tirx.const(0, x.dtype))
+        taps = [te.reduce_axis((0, size)) for size in self.sizes]
+
+        def total(image: Any, channel: Any, *places: Any) -> Any:
+            read = [o * s + tap for o, s, tap in zip(places, self.strides, taps, strict=True)]
+            return te.sum(padded(image, channel, *read), axis=taps)
+
+        return te.compute(shape, total, name="pool_sum")
+
+    def counts(self, dtype: str, *sizes: Any) -> te.Tensor:
+        """The numbers of elements in the windows, at least 1; `sizes` are those of the data and of
+        the result.
+        """
+        rank = len(self.sizes)
+
+        def count(*places: Any) -> Any:
+            number: Any = tirx.const(1, "int64")
+            axes = zip(places[2:], self.strides, self.sizes, self.before, sizes, strict=False)
+            for place, stride, window, padding, size in axes:
+                first = place * stride - padding
+                inside = tirx.min(first + window, size) - tirx.max(first, 0)
+                number = number * tirx.max(inside, 0)
+            return tirx.max(number, 1).astype(dtype)
+
+        return te.compute([1, 1, *sizes[rank:]], count, name="pool_count")
 
 
 def _avg_pool(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
-    """TVM's own kernel counts the elements of a window again for each channel and element."""
+    """Divides the sums of windows by the numbers of their elements, which a kernel of its own
+    counts: TVM's kernel counts them again for each channel.
+    """
     (data,), attrs = call.args, call.attrs
-    rank = len(attrs.strides)
     windows, strides, padding, dilations = (
         [int(number) for number in numbers]
         for numbers in (attrs.pool_size, attrs.strides, attrs.padding, attrs.dilation)
@@ -155,44 +199,31 @@ def _avg_pool(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
     shapes = [getattr(part.ty, "shape", None) for part in (data, call)]
     if (
         attrs.count_include_pad
-        or not (any(padding) or attrs.ceil_mode)
         or any(dilation != 1 for dilation in dilations)
-        or {str(attrs.layout), str(attrs.out_layout)} != {_MEANS[call.op.name]}
+        or {str(attrs.layout), str(attrs.out_layout)} != {_POOL_LAYOUTS[call.op.name]}
         or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
+        or not is_for_llvm()
     ):
         return legalize(bb, call)
-    of_data, of_result = (list(getattr(shape, "values", [])) for shape in shapes)
-    before, after = padding[:rank], padding[rank:]
-
-    def sums(x: te.Tensor) -> te.Tensor:
-        # Rounded up, the last windows reach further.
-        more = [s - 1 if attrs.ceil_mode else 0 for s in strides]
-        ends = [end + m for end, m in zip(after, more, strict=True)]
-        padded = topi.nn.pad(x, [0, 0, *before], [0, 0, *ends], tirx.const(0, x.dtype))
-        taps = [te.reduce_axis((0, size)) for size in windows]
-
-        def total(image: Any, channel: Any, *places: Any) -> Any:
-            read = [o * s + tap for o, s, tap in zip(places, strides, taps, strict=True)]
-            return te.sum(padded(image, channel, *read), axis=taps)
-
-        return te.compute(of_result, total, name="pool_sum")
-
-    def counts(*sizes: Any) -> te.Tensor:
-        def count(*places: Any) -> Any:
-            number: Any = tirx.const(1, "int64")
-            axes = zip(places[2:], strides, windows, before, sizes[:rank], strict=True)
-            for place, stride, window, start, size in axes:
-                first = place * stride - start
-                inside = tirx.min(first + window, size) - tirx.max(first, 0)
-                number = number * inside
-            return tirx.max(number, 1).astype(str(data.ty.dtype))
-
-        return te.compute([1, 1, *sizes[rank:]], count, name="pool_count")
-
-    total = bb.emit(bb.call_te(sums, data))
-    # Not fused, so that it is computed once.
-    own = {"op_pattern": OPAQUE}
-    number = bb.emit(bb.call_te(counts, *of_data[2:], *of_result[2:], primfunc_attrs=own))
+    is_whole = not any(padding) and not attrs.ceil_mode
+    if is_whole and all(size <= stride for size, stride in zip(windows, strides, strict=True)):
+        return legalize(bb, call)  # Each element is in one window: added up as fast where it is.
+    data_shape, result_shape = (list(getattr(shape, "values", [])) for shape in shapes)
+    before, after = padding[: len(strides)], padding[len(strides) :]
+    if attrs.ceil_mode:
+        after = [size + stride - 1 for size, stride in zip(after, strides, strict=True)]
+    found = _Windows(windows, strides, before, after)
+    total = bb.emit(bb.call_te(partial(found.sums, result_shape), data, primfunc_name_hint="sums"))
+    if is_whole:
+        number = relax.const(math.prod(windows), data.ty.dtype)
+        return bb.call_te(topi.divide, total, number)
+    # Opaque, so that it is not fused with the division, which would count for each channel again.
+    number = bb.emit(
+        bb.call_te(
+            partial(found.counts, str(data.ty.dtype)), *data_shape[2:], *result_shape[2:],
+            primfunc_name_hint="count_elements", primfunc_attrs={"op_pattern": OPAQUE},
+        )
+    )  # fmt: skip
     return bb.call_te(topi.divide, total, number)
 
 

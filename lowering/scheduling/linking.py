@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,14 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from .dot_kernels import dot_function, native_dot, select_dots
-from .lane_kernels import TRANSPOSE, transposition, windows
+from .lane_kernels import (
+    LINE_MAXIMA,
+    LINE_SUMS,
+    TRANSPOSE,
+    line_windows,
+    transposition,
+    windows,
+)
 from .micro_kernels import (
     COPY_ROW,
     PANELS,
@@ -31,7 +39,6 @@ from .micro_kernels import (
     selector,
     tile_function,
 )
-from .pooling import LINE_MAXIMA, LINE_SUMS, line_windows
 from .tap_products import GATHER, TAP_PRODUCTS, gather_taps, tap_products
 from .winograd_transforms import (
     INPUT,
@@ -81,7 +88,10 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         OUTPUT: lambda: output_transform(lanes, vectors),
         TAPS: recovered_taps,
         TRANSPOSE: lambda: transposition(lanes),
-        **{name: partial(line_windows, name) for name in (LINE_MAXIMA, LINE_SUMS)},
+        **{
+            name: partial(line_windows, name, lanes, line_tile().vectors, combine)
+            for name, combine in ((LINE_MAXIMA, tirx.max), (LINE_SUMS, operator.add))
+        },
     }
     variables |= {name: ir.GlobalVar(name) for name in others}
     families = {family.names[0]: family for family in windows(lanes)}

@@ -316,10 +316,11 @@ class _Emission:
         with ib.serial(rows) as row:
             here = {**where, **self._row_values(start + row), self._n: column}
             line = bound(row * out_row)
-            if next_column is None:
-                following = {**where, **self._row_values(start + row + tile.rows), self._n: column}
-            else:
+            following = None
+            if next_column is not None:
                 following = {**here, self._n: next_column}
+            elif product.rows:
+                following = {**here, **self._row_values(start + row + tile.rows)}
             self._store.run(
                 here, columns, partial(element_of, scratch, line), tile.lanes, following
             )
@@ -335,17 +336,15 @@ class _Emission:
         origin = bound(position.at({**where, self._n: column}))
         if self._reads_in_place():
             return tirx.address_of(self._b[origin]), down
-        # Copied with zeros after the last column: a vector that reaches past the end of the buffer
-        # must not be read.
         copy = ib.alloc_buffer((self._depth * width,), "float32")
         columns = bound(tirx.min(self._width - column, width))
-
         if _is_one(down):
             source = tirx.address_of(self._b[origin])
             call_function(TRANSPOSE, copy.data, source, columns, self._depth, width, step)
         else:
             with ib.serial(self._depth) as k, ib.serial(columns) as j:
                 ib.buffer_store(copy, self._b[origin + k * down + j * step], [k * width + j])
+        # Vectors reach past the last column.
         with ib.serial(self._depth) as k, ib.serial(width - columns) as j:
             ib.buffer_store(copy, tirx.const(0.0, "float32"), [k * width + columns + j])
         return copy.data, width

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
@@ -134,7 +134,7 @@ def _emit_rows(copy: _Copy, repeats_one: Any) -> None:
             here = tirx.address_of(target[number * width])
             call_copy_row(here, here, width, 0, 0, 1, copy.otherwise)
 
-        _emit_lines(copy, width, line, without_source)
+        _emit_lines(copy, line, without_source)
 
 
 def _first_place(copy: _Copy, values: dict[Any, Any]) -> Any:
@@ -144,7 +144,7 @@ def _first_place(copy: _Copy, values: dict[Any, Any]) -> Any:
 
 
 def _emit_lines(
-    copy: _Copy, width: Any,
+    copy: _Copy,
     with_source: Callable[[Any, dict[Any, Any]], None], without_source: Callable[[Any], None],
 ) -> None:  # fmt: skip
     """Emits the loop over lines. Both take the number of a line, the first also its variables."""
@@ -159,9 +159,7 @@ def _emit_lines(
             with ib.Else():
                 without_source(number)
 
-    lines = product([copy.nest.extent(v) for v in copy.lines])
-    work = sym.Analyzer().simplify(lines * copy.nest.extent(copy.column) * COST_OF_ELEMENT)
-    for_lines(copy.lines, copy.nest.extent, width, work, line)
+    for_lines(copy.lines, [copy.column], copy.nest.extent, COST_OF_ELEMENT, line)
 
 
 def _emit_tabulated(copy: _Copy) -> None:
@@ -208,7 +206,7 @@ def _emit_tabulated(copy: _Copy) -> None:
             with ib.serial(width) as column:
                 ib.buffer_store(target, copy.otherwise, [number * width + column])
 
-        _emit_lines(copy, width, line, without_source)
+        _emit_lines(copy, line, without_source)
 
 
 def _gaps(places: Any, width: Any, lanes: int, times: int) -> Any:

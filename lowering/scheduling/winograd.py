@@ -40,13 +40,14 @@ from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 
 _SQUARE = POINTS * POINTS
 _CHANNELS = 32
-"""Channels of input and of output from which on the transforms cost less than they save."""
+"""Channels of input and of output from which on the transforms of a large image cost less than they
+save; for images of unknown size, this alone decides."""
 _WEIGHTS = 512 * 512
 """Products of both numbers of channels up to which the larger weights are read fast enough."""
 _COST_OF_WEIGHT = 12
 """The time to read a weight from memory, in multiply-adds."""
 _COST_OF_TRANSFORM = 240
-"""The time to transform the input or the output of a square, in multiply-adds."""
+"""The time to transform a channel of the input or the output of a square, in multiply-adds."""
 _CACHED = 1 << 18
 """Elements of transformed input that a chunk keeps in the second-level cache."""
 _POSITIONS = 96
@@ -74,13 +75,12 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
         return False
     if min(rows, channels) < _CHANNELS or rows * channels > _WEIGHTS:
         return False
-    return not _has_few_positions(found, rows, channels)
+    return not _costs_more_than_it_saves(found, rows, channels)
 
 
-def _has_few_positions(found: Convolved, rows: int, channels: int) -> bool:
-    """Whether the products that are saved take less time than what is added.
-
-    That is reading 16 weights in place of 9, and the transforms.
+def _costs_more_than_it_saves(found: Convolved, rows: int, channels: int) -> bool:
+    """Whether the transforms, and reading 16 weights in place of 9, take longer than the products
+    that are saved.
     """
     sizes = [static_size(axis.size) for axis in found.axes]
     positions, squares = 1, 1

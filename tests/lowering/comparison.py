@@ -11,8 +11,11 @@ import onnxruntime
 import pytest
 import tvm
 from onnx import numpy_helper
+from tvm import s_tir, tirx
 
 import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from .compiled import virtual_machine
 from .conftest import parse
@@ -50,6 +53,15 @@ def check(
         assert got.shape == want.shape
         scale = max(1.0, float(np.abs(want).max(initial=0)))
         np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=2e-6, err_msg=str(given))
+
+
+def taken_by(rule: Any, text: str, weights: dict[str, Array]) -> list[s_tir.Schedule]:
+    """The kernels of a model that a schedule rule takes, as it schedules them."""
+    with as_target("native") as target:
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+        kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+        found = [rule.apply(kernel, target, False) for kernel in kernels]
+    return [schedule for schedule in found if schedule is not None]
 
 
 def random(value: onnx.ValueInfoProto, given: dict[str, int]) -> Array:

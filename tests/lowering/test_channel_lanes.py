@@ -7,15 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from tvm import tirx
 
 import looplift
-from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.channel_lanes import ChannelLanes
-from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
-from .comparison import TARGETS, check, weight, with_weights
+from .comparison import TARGETS, check, taken_by, weight, with_weights
 from .compiled import virtual_machine
 
 PLANES: dict[str, tuple[tuple[int, int], str]] = {
@@ -38,19 +35,9 @@ LINES: dict[str, tuple[int, str]] = {
 }
 
 
-def kernels_of(text: str, weights: dict[str, Any]) -> list[Any]:
-    """The kernels that the rule takes."""
-    target = as_target("native")
-    with target:
-        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
-        functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
-        found = [ChannelLanes().apply(function, target, False) for function in functions]
-    return [schedule for schedule in found if schedule is not None]
-
-
 def check_taken(text: str, weights: dict[str, Any], sizes: Any) -> None:
     """The rule takes the kernel, and it computes what onnxruntime computes."""
-    assert len(kernels_of(text, weights)) == 1
+    assert len(taken_by(ChannelLanes(), text, weights)) == 1
     check(text, weights, sizes)
 
 
@@ -199,4 +186,4 @@ def test_weights_that_are_no_constants() -> None:
     ],
 )  # fmt: skip
 def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:
-    assert kernels_of(text, {"f": weight(*shape)} if shape else {}) == []
+    assert taken_by(ChannelLanes(), text, {"f": weight(*shape)} if shape else {}) == []

@@ -28,7 +28,7 @@ from looplift.lowering.scheduling.reduction import RowReduction
 from looplift.lowering.scheduling.winograd import Winograd
 
 from ..samples import one_of
-from .comparison import TARGETS, check, soaking, weight, with_weights
+from .comparison import TARGETS, check, soaking, taken_by, weight, with_weights
 from .compiled import virtual_machine
 from .conftest import parse
 
@@ -209,15 +209,8 @@ def test_convolutions_by_winograd(name: str) -> None:
     outputs, channels = (66, 64) if name == "groups" else (33, 32)
     weights = {"f": weight(outputs, 32, 3, 3), "c": weight(outputs)}
     text = f"model (float[b, {channels}, h, w] x) => (y) {{ {nodes} }}"
-    assert _is_by_winograd(text, weights)
+    assert taken_by(Winograd(), text, weights)
     check(text, weights, SQUARES)
-
-
-def _is_by_winograd(text: str, weights: dict[str, Any]) -> bool:
-    with as_target("native") as target:
-        functions = lower_to_kernels(looplift.from_onnx(with_weights(text, weights))).functions
-        kernels = [f for f in functions.values() if isinstance(f, tirx.PrimFunc)]
-        return any(Winograd().apply(kernel, target, False) is not None for kernel in kernels)
 
 
 @pytest.mark.parametrize(
@@ -230,16 +223,15 @@ def test_known_images_are_large_enough_for_winograd(
     text = f"""model (float[1, {channels}, {size}, {size}] x) => (y) {{
         y = Conv <pads = [1, 1, 1, 1]> (x, f) }}"""
     weights = {"f": weight(channels, channels, 3, 3)}
-    assert _is_by_winograd(text, weights) == expected
-    if size % 2:  # lines and columns that only a part of a square has
-        check(text, weights, [{}])
+    assert bool(taken_by(Winograd(), text, weights)) == expected
+    check(text, weights, [{}])
 
 
 def test_infinities_do_not_spread_beyond_what_reads_them() -> None:
     """The transforms alone would make NaN of a whole square, and of its neighbours."""
     text = "model (float[1, 32, h, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
     weights = {"f": weight(40, 32, 3, 3)}
-    assert _is_by_winograd(text, weights)
+    assert taken_by(Winograd(), text, weights)
     model = with_weights(text, weights)
     machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
     session = onnxruntime.InferenceSession(model.SerializeToString())

@@ -7,17 +7,16 @@ from typing import Any
 import pytest
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import relax
 
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.few_positions import FewPositions
 from looplift.lowering.scheduling.micro_kernels import channel_tile
-from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.values import Constant
 
 from ..samples import one_of
-from .comparison import TARGETS, check, weight, with_weights
+from .comparison import TARGETS, check, taken_by, weight, with_weights
 
 CASES: dict[str, tuple[str, str, tuple[int, ...]]] = {
     "frames of a signal": ("float[b, 1, 640] x", "strides = [128]", (258, 1, 256)),
@@ -39,40 +38,30 @@ def model_of(name: str, batch: str) -> tuple[str, dict[str, Any]]:
     return text, {"f": weight(*shape), "c": weight(shape[0])}
 
 
-def kernels_of(text: str, weights: dict[str, Any]) -> list[Any]:
-    """The kernels that the rule takes."""
-    target = as_target("native")
-    with target:
-        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
-        functions = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
-        found = [FewPositions().apply(function, target, False) for function in functions]
-    return [schedule for schedule in found if schedule is not None]
-
-
 @pytest.mark.parametrize("name", one_of(2, CASES))
 def test_a_batch_of_any_size(name: str) -> None:
     text, weights = model_of(name, "b")
-    assert len(kernels_of(text, weights)) == 1
+    assert len(taken_by(FewPositions(), text, weights)) == 1
     check(text, weights, BATCHES)
 
 
 @pytest.mark.parametrize("name", one_of(3, CASES))
 def test_one_image(name: str) -> None:
     text, weights = model_of(name, "1")
-    assert len(kernels_of(text, weights)) == 1
+    assert len(taken_by(FewPositions(), text, weights)) == 1
     check(text, weights, [{}])
 
 
 def test_images_share_a_tile() -> None:
     text, weights = model_of("padding", "2")
-    assert len(kernels_of(text, weights)) == 1
+    assert len(taken_by(FewPositions(), text, weights)) == 1
     check(text, weights, [{}])
 
 
 def test_on_two_cores() -> None:
     text = "model (float[1, 256, 8] x) => (y) { y = Conv <pads = [1, 1]> (x, f) }"
     weights = {"f": weight(300, 256, 3)}
-    assert len(kernels_of(text, weights)) == 1
+    assert len(taken_by(FewPositions(), text, weights)) == 1
     check(text, weights, [{}])
 
 
@@ -89,7 +78,7 @@ def test_on_two_cores() -> None:
     ids=["more positions", "unknown positions", "groups", "few channels", "a product", "no sum"],
 )
 def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:
-    assert kernels_of(text, {"f": weight(*shape)}) == []
+    assert taken_by(FewPositions(), text, {"f": weight(*shape)}) == []
 
 
 LINES: dict[str, tuple[str, str, tuple[int, ...], int]] = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
 from tvm import relax, te, tirx
+from tvm.script import tirx as T  # noqa: N812
 
 import looplift
 from looplift.lowering.compile import as_target
@@ -88,27 +88,47 @@ def test_other_types(dtype: str) -> None:
     np.testing.assert_array_equal(got, _expected(at_zero, elsewhere, (2,), (1,)))
 
 
-def _applies(module: Any) -> bool:
+def _scheduled(module: Any) -> Any:
     with as_target("native") as target:
         (kernel,) = (
             f for f in lower_to_kernels(module).functions.values() if isinstance(f, tirx.PrimFunc)
         )
-        return Interleaving().apply(kernel, target, False) is not None
+        return Interleaving().apply(kernel, target, False)
 
 
 @pytest.mark.parametrize(("strides", "first"), KERNELS)
 def test_the_rule_applies(strides: tuple[int, ...], first: tuple[int, ...]) -> None:
-    assert _applies(_module(strides, first))
+    assert _scheduled(_module(strides, first)) is not None
 
 
 def test_the_rule_leaves_kernels_with_too_many_phases() -> None:
-    assert not _applies(_module((8, 8), (0, 0)))
+    assert _scheduled(_module((8, 8), (0, 0))) is None
 
 
-def test_cells_are_vectors() -> None:
-    executable = looplift.compile(_module((2,), (0,)), "native")
-    (library,) = (part for part in executable.mod.imports if part.kind == "llvm")
-    assert re.search(r"shufflevector <\d+ x float>", library.inspect_source("ll"))
+@pytest.mark.parametrize(
+    ("phases", "dtype", "expected"),
+    [(2, "float32", True), (4, "float32", True), (8, "float32", False), (2, "float64", False)],
+)
+def test_a_few_phases_of_float32_are_shuffled(phases: int, dtype: str, expected: bool) -> None:
+    schedule = _scheduled(_module((phases,), (0,), dtype))
+    assert ("T.Shuffle" in schedule.mod.script()) == expected
+
+
+def test_a_kernel_that_writes_what_it_reads_computes_each_element_once() -> None:
+    """In vectors, which overlap, some would be computed from their own results."""
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def kernel(y: T.Buffer((T.int64(11),), "float32")) -> None:
+        for i in range(T.int64(11)):
+            with T.sblock("tripled"):
+                v = T.axis.spatial(T.int64(11), i)
+                y[v] = T.if_then_else(v % T.int64(2) == T.int64(0), y[v] + T.float32(1), y[v] * 3)
+
+    with as_target("native") as target:
+        scheduled = Interleaving().apply(kernel, target, False)
+    y = tvm.runtime.tensor(np.ones(11, np.float32))
+    tvm.compile(scheduled.mod["main"].with_attr("global_symbol", "main"), "llvm")["main"](y)
+    np.testing.assert_array_equal(y.numpy(), [2, 3] * 5 + [2])
 
 
 def test_a_negative_divisor_is_no_period() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -10,10 +13,12 @@ from tvm import tirx
 
 import looplift
 from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.channel_lanes import ChannelLanes
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.pooling import Pooling
 
-from .comparison import check
+from ..samples import one_of
+from .comparison import TARGETS, check, taken_by
 from .compiled import virtual_machine
 from .conftest import parse
 
@@ -28,15 +33,22 @@ WINDOWS = {
 }
 SIZES = [
     {"b": b, "h": h, "w": w}
-    for b, h, w in ((1, 7, 7), (2, 5, 18), (1, 61, 48), (1, 5, 200), (3, 5, 9), (1, 5, 700))
+    for b, h, w in (
+        (1, 7, 7),
+        (1, 5, 5),
+        (2, 5, 18),
+        (1, 61, 48),
+        (1, 5, 200),
+        (3, 5, 9),
+        (1, 5, 700),
+    )
 ]
 
 
-def _is_taken(text: str) -> bool:
-    with as_target("native") as target:
-        functions = lower_to_kernels(looplift.from_onnx(parse(text))).functions.values()
-        kernels = [f for f in functions if isinstance(f, tirx.PrimFunc)]
-        return sum(Pooling().apply(kernel, target, False) is not None for kernel in kernels) == 1
+def _check_taken(text: str, sizes: Sequence[dict[str, int]], target: Any = "native") -> None:
+    """The rule takes the kernel, and it computes what onnxruntime computes."""
+    assert len(taken_by(Pooling(), text, {})) == 1
+    check(text, {}, sizes, target)
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -44,8 +56,7 @@ def test_maxima(name: str) -> None:
     window, attributes = WINDOWS[name]
     text = f"""model (float[b, 3, h, w] x) => (float[?, ?, ?, ?] y) {{
         p = MaxPool <kernel_shape = {window}, {attributes}> (x) y = Neg (p) }}"""
-    assert _is_taken(text)
-    check(text, {}, SIZES)
+    _check_taken(text, SIZES)
 
 
 @pytest.mark.parametrize("name", ["same", "strided", "unequal", "a column"])
@@ -56,34 +67,90 @@ def test_means(name: str, counts_padding: int) -> None:
         attributes = f"{attributes}, count_include_pad = 1".replace(", ceil_mode = 1", "")
     text = f"""model (float[b, 3, h, w] x) => (float[?, ?, ?, ?] y) {{
         p = AveragePool <kernel_shape = {window}, {attributes}> (x) y = Relu (p) }}"""
-    assert _is_taken(text)
+    _check_taken(text, SIZES)
+
+
+@pytest.mark.parametrize("target", one_of(1, TARGETS), ids=str)
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+def test_vectors_of_any_width(op: str, target: Any) -> None:
+    text = f"""model (float[b, 3, h, w] x) => (float[?, ?, ?, ?] y) {{
+        y = {op} <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (x) }}"""
+    _check_taken(text, [*SIZES, {"b": 1, "h": 1, "w": 1}], target)
+
+
+FULL = {
+    "as high as the image": ("1, 3, 2, 20", "[2, 3]", ""),
+    "as wide as the image": ("1, 3, 20, 3", "[2, 3]", ""),
+    "as large as the image": ("2, 3, 4, 5", "[4, 5]", ""),
+    "with padding": ("1, 3, 2, 20", "[2, 3]", ", pads = [0, 1, 0, 1]"),
+    "as deep as the volume": ("1, 3, 2, 6, 20", "[2, 3, 3]", ""),
+}
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("name", FULL)
+def test_windows_that_span_an_axis(name: str, op: str) -> None:
+    shape, window, attributes = FULL[name]
+    text = f"""model (float[{shape}] x) => (y) {{
+        y = {op} <kernel_shape = {window}{attributes}> (x) }}"""
+    check(text, {}, [{}])
+
+
+@pytest.mark.parametrize("channels", [3, 24])
+@pytest.mark.parametrize("attributes", ["", ", pads = [1, 0, 1, 1]", ", ceil_mode = 1"])
+def test_means_of_windows_that_do_not_overlap(channels: int, attributes: str) -> None:
+    """They are added up as fast where they are: no rule takes them."""
+    text = f"""model (float[b, {channels}, h, w] x) => (float[?, ?, ?, ?] y) {{
+        y = AveragePool <kernel_shape = [2, 2], strides = [2, 2]{attributes}> (x) }}"""
+    for rule in (Pooling(), ChannelLanes()):
+        assert not taken_by(rule, text, {})
+    check(text, {}, SIZES)
+
+
+@pytest.mark.parametrize("channels", [3, 24])
+@pytest.mark.parametrize(
+    "attributes",
+    ["strides = [1, 1]", "ceil_mode = 1, strides = [2, 2]", "pads = [1, 1, 1, 1]"],
+)
+def test_means_with_and_without_padding(channels: int, attributes: str) -> None:
+    text = f"""model (float[b, {channels}, h, w] x) => (float[?, ?, ?, ?] y) {{
+        y = AveragePool <kernel_shape = [3, 3], {attributes}> (x) }}"""
     check(text, {}, SIZES)
 
 
 @pytest.mark.parametrize(
-    ("shape", "expected"), [("b, 24, h, w", 2), ("b, 24, 9, 20", 1), ("1, 3, 9, 20", 1)]
+    ("shape", "attributes", "expected"),
+    [
+        ("b, 24, h, w", "pads = [1, 1, 1, 1]", 2),
+        ("b, 24, 9, 20", "pads = [1, 1, 1, 1]", 1),
+        ("1, 3, 9, 20", "pads = [1, 1, 1, 1]", 1),
+        ("b, 3, h, w", "strides = [1, 1]", 1),
+    ],
 )
-def test_a_kernel_of_its_own_counts_the_elements_of_windows(shape: str, expected: int) -> None:
-    """Their number is a constant if the size is known."""
+def test_window_sizes_are_counted_in_a_separate_kernel(
+    shape: str, attributes: str, expected: int
+) -> None:
+    """They are a constant if the size is known, or without padding."""
     text = f"""model (float[{shape}] x) => (float[?, ?, ?, ?] y) {{
-        y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }}"""
-    check(text, {}, [{"b": b, "h": 9, "w": 20} for b in (1, 2)] if "b" in shape else [{}])
+        y = AveragePool <kernel_shape = [3, 3], {attributes}> (x) }}"""
     with as_target("native"):
         functions = lower_to_kernels(looplift.from_onnx(parse(text))).functions.values()
-    assert sum(isinstance(function, tirx.PrimFunc) for function in functions) == expected
+    kernels = [function for function in functions if isinstance(function, tirx.PrimFunc)]
+    assert len(kernels) == expected
+    assert sum("T.min" in kernel.script() for kernel in kernels) == expected - 1
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
 def test_lines(op: str) -> None:
     text = f"""model (float[2, 5, n] x) => (float[?, ?, ?] y) {{
         y = {op} <kernel_shape = [5], pads = [2, 2], strides = [2]> (x) }}"""
-    assert _is_taken(text)
-    check(text, {}, [{"n": n} for n in (3, 7, 30, 4000)])
+    _check_taken(text, [{"n": n} for n in (3, 7, 30, 4000)])
 
 
 def test_maxima_of_infinities() -> None:
     text = """model (float[1, 3, h, w] x) => (float[?, ?, ?, ?] y) {
         y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }"""
+    assert taken_by(Pooling(), text, {})
     machine = virtual_machine(looplift.compile(looplift.from_onnx(parse(text)), "native"))
     x = np.random.default_rng(0).standard_normal((1, 3, 6, 40)).astype(np.float32)
     x[0, 0, 0, 0], x[0, 1, 3, 17], x[0, 2, 5, 39] = np.inf, -np.inf, np.inf

@@ -12,7 +12,7 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
-from .comparison import check, random, weight, with_weights
+from .comparison import TARGETS, check, random, weight, with_weights
 from .compiled import virtual_machine
 
 SIZES = [
@@ -95,6 +95,15 @@ def test_products_read_what_is_transposed(name: str) -> None:
     inputs, nodes = ABSORBED[name]
     assert transpositions(inputs, nodes) == 0
     check(f"model ({inputs}) => (y) {{ {nodes} }}", {}, SIZES)
+
+
+@pytest.mark.parametrize("target", one_of(1, TARGETS), ids=str)
+@pytest.mark.parametrize("depth", [1, 15, 17])
+def test_keys_of_any_depth(depth: int, target: Any) -> None:
+    """With fewer rows or columns than a vector, and one more, on processors with other vectors."""
+    text = f"""model (float[b, 3, n, {depth}] q, float[b, 3, m, {depth}] k) => (y) {{
+        t = Transpose <perm = [0, 1, 3, 2]> (k) y = MatMul (q, t) }}"""
+    check(text, {}, [*SIZES, {"b": 1, "n": 3, "m": 31}], target)
 
 
 @pytest.mark.parametrize("name", KEPT)
