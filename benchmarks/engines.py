@@ -27,7 +27,7 @@ import numpy as np
 import onnx
 import onnxruntime
 from engine_runners import ENGINES, IMPORTERS, MODULES, PACKAGES, Array
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from harness import is_installed, previous, report
 
 import looplift

@@ -1,4 +1,4 @@
-"""Conv, MaxPool, LpPool and ConvTranspose where the padding depends on symbolic sizes."""
+"""Conv, pooling and ConvTranspose where the padding depends on sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tvm import relax, sym, tirx
 from ...rewrite.errors import UnsupportedError
 from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
-from .broadcasting import ZERO, dims_of, known_dims, match_dims
+from .broadcasting import ONE, ZERO, dims_of, known_dims, match_dims
 from .extremes import lowest
 from .max_positions import pool_with_positions
 from .padding import pad_with
@@ -63,13 +63,42 @@ def max_pool(ctx: ConverterContext) -> Value:
     return _by_tvm_after_padding(ctx, lowest(str(ctx.inputs[0].ty.dtype)))
 
 
-def _by_tvm_after_padding(ctx: ConverterContext, fill: float) -> Value:
-    """TVM's converter, on data padded by looplift where `auto_pad` depends on symbolic sizes."""
+@converts("AveragePool")
+@accumulate_in_float32
+def average_pool(ctx: ConverterContext) -> Value:
+    """AveragePool, see https://onnx.ai/onnx/operators/onnx__AveragePool.html.
+
+    With padding of unknown size that is not counted, the mean of all elements of a window is
+    divided by the share that lies in the data.
+    """
+    mean = _by_tvm_after_padding(ctx, 0)
+    if _padding_is_known(ctx) or ctx.attr("count_include_pad", 0):
+        return mean
     data = ctx.inputs[0]
+    shape = relax.ShapeExpr([ONE, ONE, *_spatial_dims(data)])
+    ones = ctx.bb.emit(relax.op.full(shape, relax.const(1, data.ty.dtype)))
+    share = _by_tvm_after_padding(ctx.derive(inputs=[ones]), 0)
+    return relax.op.divide(ctx.bb.emit(mean), ctx.bb.emit(share))
+
+
+def _padding_is_known(ctx: ConverterContext) -> bool:
+    """Whether no padding depends on symbolic sizes."""
     is_same = ctx.attr("auto_pad", "NOTSET") in _SAME
-    if not is_same or all(as_int(size) is not None for size in _spatial_dims(data)):
+    return not is_same or all(as_int(size) is not None for size in _spatial_dims(ctx.inputs[0]))
+
+
+def _by_tvm_after_padding(ctx: ConverterContext, fill: float) -> Value:
+    """TVM's converter, with the padding of `auto_pad` SAME computed here.
+
+    TVM's own is wrong for SAME_LOWER with strides, and needs the size of the batch.
+    """
+    data = ctx.inputs[0]
+    if ctx.attr("auto_pad", "NOTSET") not in _SAME:
         return ctx.by_tvm()
     before, after = _same_padding(ctx, _spatial_dims(data), _kernel_shape(ctx))
+    if _padding_is_known(ctx):
+        pads = [as_int(amount) for amount in (*before[2:], *after[2:])]
+        return ctx.by_tvm(auto_pad=b"NOTSET", pads=pads)
     padded = pad_with(ctx, data, relax.const(fill, str(data.ty.dtype)), before, after)
     return ctx.by_tvm([padded, *ctx.inputs[1:]], auto_pad=b"VALID")
 

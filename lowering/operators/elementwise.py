@@ -278,9 +278,38 @@ def elu(ctx: ConverterContext) -> Value:
     zero, one, alpha = (
         relax.const(number, data.ty.dtype) for number in (0, 1, ctx.attr("alpha", 1.0))
     )
-    grown = relax.op.subtract(relax.op.exp(relax.op.minimum(data, zero)), one)
+    # In this order, the minimum of NaN and 0 is NaN in TVM.
+    grown = relax.op.subtract(relax.op.exp(relax.op.minimum(zero, data)), one)
     result = relax.op.where(relax.op.greater(data, zero), data, relax.op.multiply(alpha, grown))
     return ctx.cast(ctx.bb.emit(result), dtype)
+
+
+@converts("HardSigmoid")
+def hard_sigmoid(ctx: ConverterContext) -> Value:
+    """HardSigmoid, see https://onnx.ai/onnx/operators/onnx__HardSigmoid.html.
+
+    TVM's converter gives 1 for NaN; in this order of operands, extremes keep it.
+    """
+    data, dtype = _in_float32(ctx)
+    numbers = (0, 1, ctx.attr("alpha", 0.2), ctx.attr("beta", 0.5))
+    # The attributes are float32, also where the data is float64.
+    zero, one, alpha, beta = (
+        relax.const(float(np.float32(number)), data.ty.dtype) for number in numbers
+    )
+    line = relax.op.add(relax.op.multiply(data, alpha), beta)
+    result = relax.op.maximum(zero, relax.op.minimum(one, line))
+    return ctx.cast(ctx.bb.emit(result), dtype)
+
+
+@converts("ThresholdedRelu")
+def thresholded_relu(ctx: ConverterContext) -> Value:
+    """ThresholdedRelu, see https://onnx.ai/onnx/operators/onnx__ThresholdedRelu.html.
+
+    TVM's converter multiplies by 0 or 1, which makes NaN of an infinity.
+    """
+    data = ctx.inputs[0]
+    alpha, zero = (relax.const(n, data.ty.dtype) for n in (ctx.attr("alpha", 1.0), 0))
+    return relax.op.where(relax.op.greater(data, alpha), data, zero)
 
 
 @converts("HardSwish")

@@ -118,7 +118,8 @@ def test_a_kernel_that_writes_what_it_reads_computes_each_element_once() -> None
     """In vectors, which overlap, some would be computed from their own results."""
 
     @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def kernel(y: T.Buffer((T.int64(11),), "float32")) -> None:
+    def kernel(given: T.handle) -> None:
+        y = T.match_buffer(given, (T.int64(11),))
         for i in range(T.int64(11)):
             with T.sblock("tripled"):
                 v = T.axis.spatial(T.int64(11), i)
@@ -126,6 +127,7 @@ def test_a_kernel_that_writes_what_it_reads_computes_each_element_once() -> None
 
     with as_target("native") as target:
         scheduled = Interleaving().apply(kernel, target, False)
+    assert scheduled is not None
     y = tvm.runtime.tensor(np.ones(11, np.float32))
     tvm.compile(scheduled.mod["main"].with_attr("global_symbol", "main"), "llvm")["main"](y)
     np.testing.assert_array_equal(y.numpy(), [2, 3] * 5 + [2])

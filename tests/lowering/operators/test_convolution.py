@@ -29,6 +29,26 @@ def test_padding_that_depends_on_sizes(imported: Load, auto_pad: str, stride: in
         model.check(random(1, 2, *sizes) - 3, random(4, 2, 3, 4))
 
 
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("shape", ["b, 2, 7, 1", "b, 2, h, w", "2, 2, 5, 9", "b, 2, h, 9"])
+def test_pooling_as_large_as_the_data(imported: Load, op: str, auto_pad: str, shape: str) -> None:
+    attributes = f'auto_pad = "{auto_pad}", kernel_shape = [3, 4]'
+    counts = ", count_include_pad = 1" if op == "AveragePool" else ""
+    model = imported(
+        f"""
+        g (float[{shape}] x) => (float[b, 2, ?, ?] y, float[b, 2, ?, ?] z, float[b, 2, ?, ?] u) {{
+            y = {op} <{attributes}> (x)
+            z = {op} <{attributes}, strides = [3, 2]> (x)
+            u = {op} <{attributes}, strides = [2, 3]{counts}> (x)
+        }}"""
+    )
+    for b, h, w in ((2, 5, 9), (2, 7, 1), (1, 8, 8)):
+        known = [int(size) if size.isdecimal() else 0 for size in shape.split(", ")]
+        sizes = [size or given for size, given in zip(known, (b, 2, h, w), strict=True)]
+        model.check(random(*sizes) - 3)
+
+
 @pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
 @pytest.mark.parametrize("shape", [(10, 8), (8, 5), (7, 6)])
 def test_transposed_convolution_of_a_given_shape(

@@ -179,6 +179,14 @@ def test_attributes_left_out_have_their_float32_defaults(imported: Load, operato
     np.testing.assert_allclose(got, want[0], rtol=1e-14)
 
 
+@pytest.mark.parametrize(
+    "operator", ["Celu", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Selu", "ThresholdedRelu"]
+)
+def test_activations_of_special_values(imported: Load, operator: str) -> None:
+    model = imported(f"g (float[n] x) => (float[n] y) {{ y = {operator} (x) }}")
+    model.check(np.array([np.nan, np.inf, -np.inf, 0, -0.5, 1, 2.5], np.float32))
+
+
 def test_division_by_the_constant_zero(imported: Load) -> None:
     model = imported("""g (float[n] x, double[n] z) => (float[n] y, double[n] w, float[n] v)
         <float zero = {0}, double minus = {-0.0}, float one = {1}> {
