@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from .rewrite.running.verify import Verification
 
 _log = logging.getLogger("looplift")
+RELIES_ON = "The module relies on this: "
+"""Begins what `from_onnx` logs of assertions and notes."""
 
 
 @dataclass
@@ -398,7 +400,7 @@ def _rewritten(
     # What onnxruntime does with a form does not matter: TVM runs the module.
     notes = (note for note in trace.notes() if not note.startswith(ABOUT_ONNXRUNTIME))
     for warning in (*engine.assertions.notes(), *notes):
-        _log.warning("The module relies on this: %s", wording(warning))
+        _log.warning("%s%s", RELIES_ON, wording(warning))
     products = multiply_integers(engine)
     final, ranks = duplicate_tails(products)
     traces = (trace, products.trace, final.trace)

@@ -182,6 +182,8 @@ def inspect(
 
 # --- import ---
 
+_DEFAULT_TARGET = "llvm"
+
 
 @app.command(
     "import",
@@ -206,7 +208,7 @@ def import_(
         typer.Option(
             "--target", help="The TVM target that a .so is compiled for; native: this processor."
         ),
-    ] = "llvm",
+    ] = _DEFAULT_TARGET,
     *,
     settings: Settings,
     as_json: AsJson = False,
@@ -226,6 +228,10 @@ def import_(
         typer.echo(json.dumps({"output": str(output), **asdict(module)}, indent=2))
         return
     console.print_module(module)
+    if output.suffix == ".so" and target == _DEFAULT_TARGET:
+        console.print_notes(
+            ["the library is for every processor of this family; one for --target native is faster"]
+        )
     typer.echo(f"written: {output}")
 
 

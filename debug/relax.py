@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..api import compile, import_request  # noqa: A004
+from ..api import RELIES_ON, compile, import_request  # noqa: A004
 from ..request import Request, Settings
 from ..rewrite.errors import LoopliftError, ModelError, UnsupportedError, summary_line
 from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
@@ -182,7 +182,7 @@ class _Messages(logging.Handler):
         self.texts: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.texts.append(record.getMessage())
+        self.texts.append(record.getMessage().removeprefix(RELIES_ON))
 
 
 def _write(module: Any, path: Path, target: str) -> None:

@@ -28,6 +28,11 @@ def conv(ctx: ConverterContext) -> Value:
     """Conv, see https://onnx.ai/onnx/operators/onnx__Conv.html."""
     data, weight, bias = (ctx.inputs[slot] for slot in range(3))
     dims = known_dims(weight)
+    declared = ctx.attrs.get("kernel_shape")
+    if declared is not None and dims is not None:
+        sizes = [as_int(size) for size in dims[2:]]
+        if None not in sizes and list(declared) != sizes:
+            raise UnsupportedError(f"kernel_shape is {list(declared)}, the weight is of {sizes}")
     if bias is None or dims is None:
         return _by_tvm_after_padding(ctx, 0)
     bias = match_dims(ctx.bb, bias, dims[:1])

@@ -108,6 +108,7 @@ def max_unpool(ctx: ConverterContext) -> Value:
     """MaxUnpool, see https://onnx.ai/onnx/operators/onnx__MaxUnpool.html.
 
     Positions refer to the shape that the attributes give; `output_shape` adds zeros at the ends.
+    An element whose position lies outside of it, which onnxruntime refuses, is left out.
     """
     bb, data, positions, shape = ctx.bb, ctx.tensor(0), ctx.tensor(1), ctx.inputs[2]
     dims, kernel = dims_of(data, "data"), ctx.attrs["kernel_shape"]
@@ -122,10 +123,22 @@ def max_unpool(ctx: ConverterContext) -> Value:
         ),
     ]
     dtype = str(data.ty.dtype)
-    zeros = relax.op.full(relax.ShapeExpr([_product(own)]), relax.const(0, dtype), dtype)
-    flat = [bb.normalize(relax.op.reshape(value, [-1])) for value in (positions, data)]
-    written = bb.emit(relax.op.scatter_elements(bb.emit(zeros), *flat, axis=0))
-    result = bb.emit(relax.op.reshape(written, relax.ShapeExpr(own)))
+    size = _product(own)
+    # One more, for all elements that are left out.
+    zeros = relax.op.full(relax.ShapeExpr([size + 1]), relax.const(0, dtype), dtype)
+    places, elements = (bb.normalize(relax.op.reshape(value, [-1])) for value in (positions, data))
+
+    def within(places: te.Tensor, size: Any) -> te.Tensor:
+        def place(index: Any) -> Any:
+            is_inside = tirx.all(places[index] >= 0, places[index] < size)
+            return tirx.Select(is_inside, places[index], size)
+
+        return te.compute(places.shape, place, name="within")
+
+    places = ctx.call_te(within, places, *name_sizes(bb, [size]), name="within")
+    written = bb.emit(relax.op.scatter_elements(bb.emit(zeros), places, elements, axis=0))
+    kept = bb.emit(relax.op.strided_slice(written, [0], [0], [size]))
+    result = bb.emit(relax.op.reshape(kept, relax.ShapeExpr(own)))
     if shape is None:
         return result
     wanted = sizes_of(bb, shape)

@@ -102,6 +102,9 @@ class Verification:
     """Why nothing was compared, if so."""
     rejected: bool = False
     """Whether nothing was compared because onnxruntime does not load the original."""
+    only_empty: str = ""
+    """Why onnxruntime rejects all inputs of the original that have elements, if only others were
+    compared."""
 
     @property
     def compared(self) -> int:
@@ -116,6 +119,11 @@ class Verification:
     def notes(self) -> list[str]:
         """Remarks on how the models were compared, apart from what `str` says."""
         notes = refusal_notes(self.refused_sizes)
+        if self.only_empty:
+            notes.append(
+                "only inputs with a size of 0 were compared, because the original rejects all "
+                f"others: {self.only_empty}"
+            )
         if self.crash:
             notes.append(optimizer_note(self.crash))
         if self.differences:
@@ -320,6 +328,8 @@ def _compare_cases(
     result.refused_sizes = cases.refused_choices()
     if not counts_enough(result.sizes, result.unstable):
         result.sizes.clear()
+    if result.sizes and cases.refused and all(0 in sizes.values() for sizes in result.sizes):
+        result.only_empty = summary_line(cases.last_refusal)
     if not result.compared:
         left_out = result.crash_notes() + result.uncounted_notes()
         result.reason = "; ".join(left_out) or no_case_reason(cases)

@@ -212,6 +212,7 @@ class TestImport:
             output = tmp_path / name
             result = CliRunner().invoke(app, ["import", str(gated), "-o", str(output)])
             assert result.exit_code == 0, result.output
+            assert ("--target native is faster" in result.output) == (name == "m.so")
         text = (tmp_path / "m.py").read_text()
         assert "def main(rate" in text
         library = tvm.runtime.load_module(str(tmp_path / "m.so"))

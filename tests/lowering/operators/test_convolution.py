@@ -6,6 +6,8 @@ import itertools
 
 import pytest
 
+from looplift.rewrite.errors import UnsupportedError
+
 from ...samples import one_of
 from .inputs import Load, random
 
@@ -27,6 +29,16 @@ def test_padding_that_depends_on_sizes(imported: Load, auto_pad: str, stride: in
     )
     for sizes in ((8, 8), (7, 10), (5, 1)):
         model.check(random(1, 2, *sizes) - 3, random(4, 2, 3, 4))
+
+
+def test_a_kernel_shape_that_is_not_that_of_the_weight(imported: Load) -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"kernel_shape is \[5, 5\], the weight is of \[3, 3\]"
+    ):
+        imported("""
+            g (float[1, 1, h, w] x, float[1, 1, 3, 3] k) => (float[1, 1, ?, ?] y) {
+                y = Conv <kernel_shape = [5, 5]> (x, k)
+            }""")
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "AveragePool"])

@@ -57,6 +57,21 @@ def test_max_unpool(imported: Load) -> None:
         model.check(x, at)
 
 
+def test_max_unpool_leaves_out_what_has_no_place(imported: Load) -> None:
+    """Onnxruntime refuses it. An odd width has such positions: those of the wider data."""
+    model = imported(
+        """
+        g (float[b, c, h, w] x, int64[b, c, h, w] at) => (float[?, ?, ?, ?] y) {
+            y = MaxUnpool <kernel_shape = [2, 2], strides = [2, 2]> (x, at)
+        }"""
+    )
+    x = np.arange(1, 5, dtype=np.float32).reshape(1, 1, 2, 2)
+    (got,) = model.run(x, np.array([[[[15, 1 << 40], [-1, 3]]]]))
+    expected = np.zeros(16, np.float32)
+    expected[[15, 3]] = 1, 4
+    np.testing.assert_array_equal(got, expected.reshape(1, 1, 4, 4))
+
+
 def test_max_unpool_to_a_larger_shape_that_a_run_computes(imported: Load) -> None:
     model = imported(
         """

@@ -209,6 +209,18 @@ class TestDifferentBranches:
         (note,) = result.notes()
         assert note.startswith("N=5: the original does not run: ")
 
+    def test_only_empty_inputs_run(self) -> None:
+        """All others make a negative size."""
+        proto = model("""g (float[N] x) => (float[M] y) <int64[1] less = {-5}> {
+            size = Shape (x)
+            negative = Mul (size, less)
+            y = ConstantOfShape (negative)
+        }""")
+        result = verify(proto, proto)
+        assert result.compared
+        assert {sizes["N"] for sizes in result.sizes} == {0}
+        assert "only inputs with a size of 0 were compared" in " ".join(result.notes())
+
 
 class TestGivenInputs:
     def test_a_fixed_input_may_be_missing(self) -> None:
