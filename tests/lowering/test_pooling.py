@@ -62,7 +62,7 @@ def test_maxima(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "counts_padding"),
-    one_of(2, itertools.product(("same", "strided", "unequal", "a column"), (0, 1))),
+    one_of(3, itertools.product(("same", "strided", "unequal", "a column"), (0, 1))),
 )
 def test_means(name: str, counts_padding: int) -> None:
     window, attributes = WINDOWS[name]
