@@ -118,7 +118,7 @@ def models(corpus: Path | None, text: str, folder: Path) -> list[Path]:
         sys.exit(f"There is no model in {corpus} whose name contains '{text}'")
     for path in found:
         try:
-            onnx.load(path)
+            onnx.load(path, load_external_data=False)
         except DecodeError:
             sys.exit(f"{path} is not an ONNX model")
     return found

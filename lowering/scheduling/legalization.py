@@ -177,7 +177,8 @@ class _Windows:
 
         def count(*places: Any) -> Any:
             number: Any = tirx.const(1, "int64")
-            axes = zip(places[2:], self.strides, self.sizes, self.before, sizes, strict=False)
+            given = places[2:], self.strides, self.sizes, self.before, sizes[:rank]
+            axes = zip(*given, strict=True)
             for place, stride, window, padding, size in axes:
                 first = place * stride - padding
                 inside = tirx.min(first + window, size) - tirx.max(first, 0)

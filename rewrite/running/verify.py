@@ -328,7 +328,8 @@ def _compare_cases(
     result.refused_sizes = cases.refused_choices()
     if not counts_enough(result.sizes, result.unstable):
         result.sizes.clear()
-    if result.sizes and cases.refused and all(0 in sizes.values() for sizes in result.sizes):
+    others_are_refused = cases.refused and not (cases.timeouts or result.unstable)
+    if others_are_refused and result.sizes and all(0 in s.values() for s in result.sizes):
         result.only_empty = summary_line(cases.last_refusal)
     if not result.compared:
         left_out = result.crash_notes() + result.uncounted_notes()

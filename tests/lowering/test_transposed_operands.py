@@ -97,7 +97,7 @@ def test_products_read_what_is_transposed(name: str) -> None:
     check(f"model ({inputs}) => (y) {{ {nodes} }}", {}, SIZES)
 
 
-@pytest.mark.parametrize("target", one_of(1, TARGETS), ids=str)
+@pytest.mark.parametrize("target", TARGETS, ids=str)
 @pytest.mark.parametrize("depth", [1, 15, 17])
 def test_keys_of_any_depth(depth: int, target: Any) -> None:
     """With fewer rows or columns than a vector, and one more, on processors with other vectors."""
