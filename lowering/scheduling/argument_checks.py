@@ -19,7 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from .nests import substituted
+from .nests import CHOICES, substituted
 
 _GUARANTEED = "looplift.guaranteed_arguments"
 """The attribute of a kernel with the indices of the parameters that get only allocated tensors of
@@ -239,6 +239,7 @@ class _Checks:
         for statement, reads in outer:
             if isinstance(statement, tirx.Bind):
                 self._note(statement.var, reads)
+        outer = [(self._of_tensor(statement), reads) for statement, reads in outer]
         needed = [not self._always_passes(statement, reads) for statement, reads in outer]
         read: set[Any] = set()
         for statement, _ in itertools.compress(outer, needed):
@@ -247,7 +248,11 @@ class _Checks:
             is_needed and not (_is_for_checks(statement, reads) and statement.var not in read)
             for is_needed, (statement, reads) in zip(needed, outer, strict=True)
         ]
-        return _filtered(body, iter(kept))
+        statements = [
+            statement if is_kept else None
+            for is_kept, (statement, _) in zip(kept, outer, strict=True)
+        ]
+        return _with_outer(body, iter(statements))
 
     def _note(self, variable: Any, reads: Sequence[_Read]) -> None:
         """Records which argument a variable holds the type, the address or a part of."""
@@ -259,6 +264,18 @@ class _Checks:
                 self._arguments[variable] = self._arguments[base]
             elif field == _SHAPE and base in self._arguments:
                 self._shapes[variable] = self._arguments[base]
+
+    def _of_tensor(self, statement: Any) -> Any:
+        """The definition of an argument's address without the choice between a tensor's and that of
+        a bare DLTensor, if it is guaranteed to be a tensor; another statement as it is.
+        """
+        if not isinstance(statement, tirx.Bind):
+            return statement
+        value, number = statement.value, self._arguments.get(statement.var)
+        is_choice = getattr(getattr(value, "op", None), "name", "") in CHOICES
+        if not is_choice or number not in self._guaranteed:
+            return statement
+        return tirx.Bind(statement.var, value.args[1])
 
     def _always_passes(self, statement: Any, reads: Sequence[_Read]) -> bool:
         """Whether a statement only checks what is guaranteed."""
@@ -290,17 +307,17 @@ def _outer(statement: Any) -> Iterator[Any]:
         yield from _outer(statement.body)
 
 
-def _filtered(statement: Any, kept: Iterator[bool]) -> Any:
-    """A statement with those of its `_outer` statements that are kept."""
+def _with_outer(statement: Any, replacements: Iterator[Any]) -> Any:
+    """A statement with another one, or None, in place of each of its `_outer` statements."""
     if isinstance(statement, tirx.SeqStmt):
-        parts = [_filtered(part, kept) for part in statement.seq]
+        parts = [_with_outer(part, replacements) for part in statement.seq]
         parts = [part for part in parts if part is not None]
         return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
     if not isinstance(statement, tirx.AttrStmt):
-        return statement if next(kept) else None
+        return next(replacements)
     if statement.attr_key == _BODY:
         return statement
-    body = _filtered(statement.body, kept)
+    body = _with_outer(statement.body, replacements)
     return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
 
 

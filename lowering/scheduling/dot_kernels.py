@@ -149,4 +149,4 @@ def dot_function(dot: Dot, tile: Tile, rows: int) -> tirx.PrimFunc:
         for (row, vector), total in sums.items():
             place = span(tirx.IntImm("int64", row * tile.width + vector * tile.lanes), tile.lanes)
             ib.buffer_store(out, total[whole], [place])
-    return outlined(f"{dot.name}_{rows}", builder.get())
+    return outlined(builder.get())

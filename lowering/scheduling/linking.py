@@ -21,6 +21,15 @@ from .lane_kernels import (
     transposition,
     windows,
 )
+from .line_functions import (
+    COMBINE,
+    COPY_COLUMNS,
+    GAPS,
+    TYPES,
+    combine_function,
+    copy_columns_function,
+    gaps_function,
+)
 from .micro_kernels import (
     COPY_ROW,
     PANELS,
@@ -84,6 +93,9 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         },
         GATHER: gather_taps,
         COPY_ROW: lambda: copy_row_function(lanes),
+        GAPS: lambda: gaps_function(lanes),
+        **{f"{COPY_COLUMNS}{kind}": partial(copy_columns_function, lanes, kind) for kind in TYPES},
+        **{name: partial(combine_function, kind, lanes) for kind, name in COMBINE.items()},
         INPUT: lambda: input_transform(lanes, vectors),
         OUTPUT: lambda: output_transform(lanes, vectors),
         TAPS: recovered_taps,

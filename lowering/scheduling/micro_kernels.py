@@ -292,7 +292,7 @@ def selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.Prim
                     select(arguments, middle, last)
 
         selection(tile, select)
-    return outlined(name, builder.get())
+    return outlined(builder.get())
 
 
 def select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
@@ -485,7 +485,7 @@ def panels_function(tile: Tile) -> tirx.PrimFunc:
                     TRANSPOSE, tirx.address_of(out[target]), sums.data, last, rows_of(offset),
                     out_row, few.width,
                 )  # fmt: skip
-    return outlined(f"{PANELS}{tile.size}", builder.get())
+    return outlined(builder.get())
 
 
 def product_function(tile: Tile, rows: int) -> tirx.PrimFunc:
@@ -514,7 +514,7 @@ def product_function(tile: Tile, rows: int) -> tirx.PrimFunc:
             sums.add(element, b, k * b_k)
             prefetch(following, k * step, is_write=0, locality=2)
         sums.store(out, tile.width)
-    return outlined(f"{PRODUCT}{tile.size}_{rows}", builder.get())
+    return outlined(builder.get())
 
 
 def copy_row_function(lanes: int) -> tirx.PrimFunc:
@@ -569,4 +569,4 @@ def copy_row_function(lanes: int) -> tirx.PrimFunc:
             with ib.Else():
                 copy_strided([size for size in (lanes, lanes // 2, lanes // 4) if size >= 4])
         write_fill(before + count, after)
-    return outlined(COPY_ROW, builder.get())
+    return outlined(builder.get())

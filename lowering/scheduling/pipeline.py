@@ -62,6 +62,7 @@ from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .shared_bodies import share_loop_bodies
+from .shared_functions import outline_shared_functions
 from .size_checks import check_sizes
 from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
 from .tabulated_copies import TabulatedCopy
@@ -425,6 +426,7 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
     finish = tvm.transform.Sequential(
         [
             for_host(),
+            _module_pass(outline_shared_functions),
             _module_pass(share_loop_bodies),
             _module_pass(pause_launches),
             _module_pass(expand_functions),

@@ -6,6 +6,7 @@ between reductions are computed as elementwise kernels are.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,10 @@ from .affine import Affine, affine, flat, int64, product, static_size, unflatten
 from .blocks import has_scalar_functions
 from .elementwise import Lines, is_plain_value, lines_of
 from .emission import bound, compute_block, for_items, pieces, rewritten
+from .line_functions import COMBINE, Combination, call_combine
 from .micro_kernels import native_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
 
-_VECTORS = 4
-"""Vectors of partial results: enough to hide the latency of an addition."""
 _COST = 2
 """The time for an element, in multiply-adds."""
 _ITEM_ELEMENTS = 1 << 12
@@ -95,7 +95,6 @@ class _Rows:
         last = self.along[-1]
         count = product([nest.extent(v) for v in nest.spatial])
         others = product([nest.extent(v) for v in self.outer])
-        width = _VECTORS * lanes
 
         def term(values: dict[Any, Any]) -> Any:
             def view(load: Any) -> Any:
@@ -106,44 +105,46 @@ class _Rows:
 
         def row(number: Any) -> None:
             values = _unflattened(nest, nest.spatial, number)
-            partial = ib.alloc_buffer((width,), "float32")
-            result = ib.alloc_buffer((1,), "float32")
-            with ib.vectorized(int64(width)) as lane:
-                ib.buffer_store(partial, self.start, [lane])
-            ib.buffer_store(result, self.start, [int64(0)])
+            combination = Combination(self.kind, lanes, self.start)
             with ib.serial(bound(others)) as other:
                 here = {**values, **_unflattened(nest, self.outer, other)}
-                done: Any = int64(0)
-                for step in (width, lanes):
-                    chunks = bound(tirx.floordiv(length - done, step))
-                    with ib.serial(chunks) as chunk, ib.vectorized(int64(step)) as lane:
-                        element = term({**here, last: done + chunk * step + lane})
-                        ib.buffer_store(partial, self.kind(partial[lane], element), [lane])
-                    done = bound(done + chunks * step)
-                with ib.serial(length - done) as rest:
-                    element = term({**here, last: done + rest})
-                    ib.buffer_store(result, self.kind(result[int64(0)], element), [int64(0)])
-            size = width
-            while size > lanes:
-                size //= 2
-                with ib.vectorized(int64(size)) as lane:
-                    both = self.kind(partial[lane], partial[lane + size])
-                    ib.buffer_store(partial, both, [lane])
-            with ib.serial(int64(lanes)) as lane:
-                both = self.kind(result[int64(0)], partial[lane])
-                ib.buffer_store(result, both, [int64(0)])
-            ib.buffer_store(views[nest.buffer], result[int64(0)], [self.target.at(values)])
+                combination.add(length, lambda place: term({**here, last: place}))
+            combination.store(views[nest.buffer], self.target.at(values))
 
         count = bound(count)
         most = tirx.floordiv(int64(_ITEM_ELEMENTS), tirx.max(others * length, int64(1)))
         together = bound(tirx.max(most, int64(1)))
+        steps = self._steps()
 
         def some_rows(item: Any) -> None:
             first = bound(item * together)
-            with ib.serial(bound(tirx.min(count - first, together))) as number:
-                row(bound(first + number))
+            rows = bound(tirx.min(count - first, together))
+            if steps is None:
+                with ib.serial(rows) as number:
+                    row(bound(first + number))
+                return
+            here, there = (
+                tirx.address_of(views[buffer][position.at({}) + first * step])
+                for buffer, position, step in zip(
+                    buffers, (self.target, *self.positions.values()), steps, strict=True
+                )
+            )
+            call_combine(self.kind, here, there, rows, length, steps, self.start)
 
         for_items(bound(pieces(count, together)), count * others * length * _COST, some_rows)
+
+    def _steps(self) -> tuple[Any, Any] | None:
+        """The distances of rows in the result and in what is read, where rows are combined as they
+        are and those distances are the same for all; None elsewhere.
+        """
+        if self.outer or not isinstance(self.term, ir.TensorLoad):
+            return None
+        positions = (self.target, *self.positions.values())
+        long = [v for v in self.nest.spatial if static_size(self.nest.extent(v)) != 1]
+        if not all(_follow(*pair, self.nest, positions) for pair in itertools.pairwise(long)):
+            return None
+        target, source = (p.of(long[-1]) if long else int64(0) for p in positions)
+        return target, source
 
 
 def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
@@ -154,8 +155,7 @@ def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any,
 def _rows(nest: Nest) -> _Rows | None:
     """A reduction nest by role; None for one of another form."""
     init = nest.block.init
-    kinds = (tirx.Add, tirx.Max, tirx.Min)
-    kind = next((kind for kind in kinds if isinstance(nest.value, kind)), None)
+    kind = next((kind for kind in COMBINE if isinstance(nest.value, kind)), None)
     if kind is None or init is None or not isinstance(init.value, tirx.FloatImm):
         return None
     if str(nest.buffer.dtype) != "float32" or has_scalar_functions(nest.value):

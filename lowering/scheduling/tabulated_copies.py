@@ -9,7 +9,7 @@ copy them as vectors. Lines that are copied as they are, or repeat one element, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,13 +21,9 @@ from tvm.tirx.script import builder as ib
 
 from .affine import flat, flat_index, int64, product, static_size
 from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
+from .line_functions import TYPES, Columns
 from .micro_kernels import call_copy_row, native_tile
 from .nests import CHOICES, Nest, depends, inlined, loads, nests_of, substituted
-from .winograd_transforms import span
-
-_TYPES = frozenset({"float32", "float64", "int64", "int32", "uint8", "int8"})
-_TIMES = (1, 2)
-"""How often each column of a vector is repeated: twice where an image grows to twice its size."""
 
 
 class TabulatedCopy(ScheduleRule):  # type: ignore[misc]
@@ -71,7 +67,7 @@ def _copy_of(nest: Nest) -> _Copy | None:
         if not isinstance(otherwise, (tirx.IntImm, tirx.FloatImm)):
             return None
     is_copy = isinstance(load, ir.TensorLoad) and not nest.reduced and nest.block.init is None
-    if not is_copy or nest.is_empty or not order or str(nest.buffer.dtype) not in _TYPES:
+    if not is_copy or nest.is_empty or not order or str(nest.buffer.dtype) not in TYPES:
         return None
     if len(order) != len(nest.variables) or not all(
         any(index.same_as(variable) for variable in nest.variables) for index in order
@@ -163,60 +159,23 @@ def _emit_lines(
 
 
 def _emit_tabulated(copy: _Copy) -> None:
-    nest, lanes = copy.nest, native_tile().lanes
     with compute_block("copy"):
-        source, target = flat(copy.source), flat(nest.buffer)
-        width = bound(nest.extent(copy.column))
-        vectors = bound(tirx.floordiv(width, lanes))
-        places = ib.alloc_buffer((nest.extent(copy.column),), "int64")
-        with ib.serial(width) as column:
-            ib.buffer_store(places, substituted(copy.column_place, {copy.column: column}), [column])
-        gaps = [_gaps(places, nest.extent(copy.column), lanes, times) for times in _TIMES]
+        source, target = flat(copy.source), flat(copy.nest.buffer)
+        width = copy.nest.extent(copy.column)
+
+        def place(column: Any) -> Any:
+            return substituted(copy.column_place, {copy.column: column})
+
+        columns = Columns(width, native_tile().lanes, place)
+        width = bound(width)
 
         def line(number: Any, values: dict[Any, Any]) -> None:
             begin = bound(_first_place(copy, values))
-            end = bound(number * width)
-
-            def copy_one(column: Any) -> None:
-                value = source[begin + places[column]]
-                ib.buffer_store(target, value, [end + column])
-
-            def copy_vector(number: Any, kinds: Sequence[tuple[int, Any]]) -> None:
-                if not kinds:
-                    with ib.serial(int64(lanes)) as lane:
-                        copy_one(number * lanes + lane)
-                    return
-                (times, of_vectors), *others = kinds
-                with ib.If(of_vectors[number] == 0):
-                    with ib.Then():
-                        place = begin + places[number * lanes]
-                        value = source[span(place, lanes // times)]
-                        repeated = [lane // times for lane in range(lanes)]
-                        value = value if times == 1 else tirx.Shuffle([value] * times, repeated)
-                        ib.buffer_store(target, value, [span(end + number * lanes, lanes)])
-                    with ib.Else():
-                        copy_vector(number, others)
-
-            with ib.serial(vectors) as vector:
-                copy_vector(vector, list(zip(_TIMES, gaps, strict=True)))
-            with ib.serial(width - vectors * lanes) as rest:
-                copy_one(vectors * lanes + rest)
+            here, there = tirx.address_of(target[number * width]), tirx.address_of(source[begin])
+            columns.call_copy(here, there, str(copy.source.dtype))
 
         def without_source(number: Any) -> None:
             with ib.serial(width) as column:
                 ib.buffer_store(target, copy.otherwise, [number * width + column])
 
         _emit_lines(copy, line, without_source)
-
-
-def _gaps(places: Any, width: Any, lanes: int, times: int) -> Any:
-    """For each vector of columns, 0 if they follow each other in the source, each several times."""
-    vectors = tirx.floordiv(width, lanes)
-    gaps = ib.alloc_buffer((vectors + 1,), "int64")
-    with ib.serial(vectors) as number:
-        first = bound(places[number * lanes])
-        ib.buffer_store(gaps, int64(0), [number])
-        with ib.serial(int64(lanes)) as lane:
-            distance = places[number * lanes + lane] - first - tirx.floordiv(lane, times)
-            ib.buffer_store(gaps, gaps[number] | distance, [number])
-    return gaps

@@ -137,7 +137,7 @@ def gather_taps() -> tirx.PrimFunc:
                 ib.buffer_store(number, number[_ZERO] + 1, [_ZERO])
         ib.buffer_store(used, number[_ZERO], [taps])
         ib.buffer_store(used, _ZERO, [taps + 1])
-    return outlined(GATHER, builder.get())
+    return outlined(builder.get())
 
 
 def call_tap_products(
@@ -179,4 +179,4 @@ def tap_products(tile: Tile) -> tirx.PrimFunc:
                     channel_step, int64(tile.width), n,
                     following=(tirx.address_of(weights[bound(row + tile_step)]), channel_step),
                 )  # fmt: skip
-    return outlined(f"{TAP_PRODUCTS}{tile.size}", builder.get())
+    return outlined(builder.get())

@@ -31,6 +31,7 @@ CHAIN = "g (float[n, 8] x) => (float[n, 8] y) { a = Softmax (x) y = LogSoftmax (
 def test_results_of_other_kernels_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     checks: dict[str, list[str]] = {}
     addresses: dict[str, list[str]] = {}
+    choices: dict[str, bool] = {}
 
     def record(module: tvm.IRModule) -> tvm.IRModule:
         lowered = drop_guaranteed_checks(module)
@@ -41,6 +42,8 @@ def test_results_of_other_kernels_are_not_checked(monkeypatch: pytest.MonkeyPatc
             bound: list[Any] = []
             tvm_ffi.structural_walk(kernel.body, (tirx.Bind, bound.append))
             addresses[variable.name_hint] = [str(each.var.name) for each in bound]
+            handles = [str(each.value) for each in bound if each.var.name.endswith("handle")]
+            choices[variable.name_hint] = any("if_then_else" in handle for handle in handles)
         return lowered
 
     monkeypatch.setattr(pipeline, "drop_guaranteed_checks", record)
@@ -51,6 +54,10 @@ def test_results_of_other_kernels_are_not_checked(monkeypatch: pytest.MonkeyPatc
     assert not checks["log_softmax"]
     assert any("strides" in name for name in addresses["softmax"])
     assert not any("strides" in name for name in addresses["log_softmax"])
+    # Only what comes from outside may be a bare DLTensor.
+    assert choices == {"softmax": True, "log_softmax": False} | dict.fromkeys(
+        set(choices) - {"softmax", "log_softmax"}, False
+    )
 
 
 def test_the_table_of_sizes_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:

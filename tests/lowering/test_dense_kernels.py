@@ -87,6 +87,20 @@ def test_the_sums_of_a_product_stay_in_registers(processor: str) -> None:
         assert not re.findall(r"%[yz]mm\d+, [-\d]*\(%rsp\)", code)
 
 
+def test_a_product_stores_each_of_its_sums_once() -> None:
+    """The buffers of a shared function are its own: LLVM keeps them in registers alone."""
+    model = with_weights(
+        "model (float[n, 24] x) => (y) { y = MatMul (x, w) }", {"w": weight(24, 40)}
+    )
+    target = {"kind": "llvm", "mcpu": "haswell"}
+    code = looplift.compile(looplift.from_onnx(model), target).mod.imports[0].inspect_source("ll")
+    pattern = r"^define [^\n]*@looplift_product_8x2_(\d)_compute_\((.*?)^}"
+    functions = dict(re.findall(pattern, code, re.DOTALL | re.MULTILINE))
+    assert sorted(functions) == ["1", "2", "3", "4", "5", "6"]
+    for rows, body in functions.items():
+        assert body.count("store <8 x float>") == 2 * int(rows)
+
+
 @pytest.mark.parametrize("positions", [1, 5, 7, 8, 16])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_shared_functions_are_not_inlined(positions: int, batch: int) -> None:
@@ -556,6 +570,10 @@ ROW_REDUCTIONS = {
     "plane": "y = ReduceMean <axes = [1, 2]> (x)",
     "axes apart": "y = ReduceMax <axes = [0, 2]> (x)",
     "square": "y = ReduceSumSquare <axes = [-1], keepdims = 0> (x)",
+    "maximum": "y = ReduceMax <axes = [-1]> (x)",
+    "minimum": "y = ReduceMin <axes = [1, 2], keepdims = 0> (x)",
+    "everything": "y = ReduceMean <keepdims = 0> (x)",
+    "rows in another order": "t = Transpose <perm = [1, 0, 2]> (x) y = ReduceMin <axes = [2]> (t)",
 }
 
 
@@ -564,6 +582,26 @@ def test_reductions_of_rows_of_any_length(name: str) -> None:
     lengths = (1, 7, 16, 64, 65, 130, 1001)
     sizes = [{"b": b, "n": n} for n in lengths for b in (1, 3)]
     check(f"model (float[b, 2, n] x) => (y) {{ {ROW_REDUCTIONS[name]} }}", {}, sizes)
+
+
+def test_sums_of_empty_rows() -> None:
+    """For which onnxruntime 1.31 gives a result of the wrong shape."""
+    text = """model (float[b, 2, n] x) => (float[b, 2, 1] y) {
+        l = Constant <value_ints = [-1]> () y = ReduceSum (x, l) }"""
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(parse(text)), "native"))
+    for shape in ((2, 2, 0), (0, 2, 5), (0, 2, 0)):
+        got = machine["main"](tvm.runtime.tensor(np.ones(shape, np.float32))).numpy()
+        np.testing.assert_array_equal(got, np.zeros((shape[0], 2, 1), np.float32))
+
+
+def test_one_function_combines_the_elements_of_rows() -> None:
+    """LLVM compiles it once for the kernels of a module."""
+    text = """model (float[b, 8, n] x, float[m, 40] z) => (float[b, 8, 1] y, float[m] w) {
+        y = ReduceMean <axes = [2]> (x) w = ReduceMean <axes = [1], keepdims = 0> (z) }"""
+    compiled = looplift.compile(looplift.from_onnx(parse(text)), "native")
+    code = compiled.mod.imports[0].inspect_source("ll")
+    assert len(re.findall(r"^define .*@looplift_sum_compute_", code, re.MULTILINE)) == 1
+    assert len(re.findall("call .*@looplift_sum_compute_", code)) >= 2
 
 
 def test_a_row_reduction_is_computed_in_vectors() -> None:
