@@ -26,13 +26,13 @@ MOST_POSITIONS = 12
 """The most positions of a small image."""
 MOST_TAPS = 62
 """The most taps of such a convolution."""
-LISTED = MOST_TAPS + 2
+LISTED = MOST_TAPS + 1
 """The length of the list of used taps: the taps and, at the index that is the number of all taps of
-the convolution, their number and a 0. All lists are as long, so that kernels can be merged."""
+the convolution, their number. All lists are as long, so that kernels can be merged."""
 GATHER = "looplift_gather_taps"
 TAP_PRODUCTS = "looplift_tap_products_"
 _AXIS = ("size", "taps", "stride", "dilation", "low", "high", "step")
-_ZERO = tirx.IntImm("int64", 0)
+_ZERO, _ONE = (tirx.IntImm("int64", number) for number in (0, 1))
 
 
 def _pointers(*names: str) -> list[Any]:
@@ -118,7 +118,7 @@ def gather_taps() -> tirx.PrimFunc:
             with ib.serial(outer["size"]) as y, ib.serial(inner["size"]) as x:
                 inside = tirx.all(place(outer, y, down)[1], place(inner, x, right)[1])
                 with ib.If(inside), ib.Then():
-                    ib.buffer_store(reads, tirx.IntImm("int64", 1), [_ZERO])
+                    ib.buffer_store(reads, _ONE, [_ZERO])
             with ib.If(reads[_ZERO] != 0), ib.Then():
                 first = bound(number[_ZERO] * channels * positions)
                 with ib.serial(outer["size"]) as y, ib.serial(inner["size"]) as x:
@@ -136,7 +136,6 @@ def gather_taps() -> tirx.PrimFunc:
                 ib.buffer_store(used, tap, [number[_ZERO]])
                 ib.buffer_store(number, number[_ZERO] + 1, [_ZERO])
         ib.buffer_store(used, number[_ZERO], [taps])
-        ib.buffer_store(used, _ZERO, [taps + 1])
     return outlined(builder.get())
 
 
@@ -167,16 +166,38 @@ def tap_products(tile: Tile) -> tirx.PrimFunc:
         with ib.If(number == 0), ib.Then():
             zero = tirx.const(0.0, "float32")
             call_copy_row(out.data, out.data, positions * tile.width, 0, 0, 1, zero)
+        of_tap = bound(channels * positions)
+        # The taps of a run follow each other in the list and in memory. They are multiplied
+        # together, so that their weights are read in the order in which they lie there.
+        most = bound(tirx.Select(tap_step < channel_step, number, _ONE))
+        places = ib.alloc_buffer((MOST_TAPS,), "int64")
+        a_step, place_step = (tap_step, of_tap) if tile.in_planes else (of_tap, tap_step)
+        with ib.serial(most) as n:
+            ib.buffer_store(places, n * place_step, [n])
+        run, length = (ib.alloc_buffer((1,), "int64") for _ in range(2))
         with ib.serial(tirx.floordiv(positions + tile.rows - 1, tile.rows)) as part:
             first = bound(part * tile.rows)
             rows = bound(tirx.min(positions - first, tile.rows))
-            with ib.serial(number) as n:
-                row = bound(used[n] * tap_step)
+            ib.buffer_store(run, _ZERO, [_ZERO])
+            with ib.While(run[_ZERO] < number):
+                begin = bound(run[_ZERO])
+                ib.buffer_store(length, _ONE, [_ZERO])
+                with ib.While(
+                    tirx.all(
+                        begin + length[_ZERO] < number, length[_ZERO] < most,
+                        used[begin + length[_ZERO]] == used[begin] + length[_ZERO],
+                    )
+                ):  # fmt: skip
+                    ib.buffer_store(length, length[_ZERO] + 1, [_ZERO])
+                row = bound(used[begin] * tap_step)
+                # Spread over the weights of a channel.
+                step = bound(tirx.floordiv(channel_step, length[_ZERO]))
                 call_tile(
-                    tile, rows, tirx.address_of(gathered[bound(n * channels * positions + first)]),
+                    tile, rows, tirx.address_of(gathered[bound(begin * of_tap + first)]),
                     tirx.address_of(weights[row]), tirx.address_of(out[first * tile.width]),
-                    tirx.address_of(used[taps + 1]), (channels, int64(1)), (positions, int64(0)),
-                    channel_step, int64(tile.width), n,
-                    following=(tirx.address_of(weights[bound(row + tile_step)]), channel_step),
+                    places.data, (channels, length[_ZERO]), (positions, a_step),
+                    channel_step, int64(tile.width), begin,
+                    following=(tirx.address_of(weights[bound(row + tile_step)]), step),
                 )  # fmt: skip
+                ib.buffer_store(run, begin + length[_ZERO], [_ZERO])
     return outlined(builder.get())
