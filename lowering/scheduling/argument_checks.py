@@ -132,6 +132,9 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
                 return self._is_allocated(value.args[0])
             if value.op.same_as(_CALL_IN_PLACE):  # which returns one of its arguments
                 return self._is_allocated(value.args[1])
+            if isinstance(value.op, ir.GlobalVar):
+                returned = _returned_argument(self._module[value.op], value)
+                return returned is not None and self._is_allocated(returned)
             return bool(value.op.same_as(_CALL) or value.op.same_as(_ALLOCATION))
         return isinstance(value, ir.Constant)
 
@@ -156,6 +159,17 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
 
     def _attributes(self, kernel: Any) -> Any:
         return self._module[kernel].attrs or {}
+
+
+def _returned_argument(function: Any, call: Any) -> Any | None:
+    """The argument of a call that the function returns, as `any_sizes` does; None for another."""
+    if not isinstance(function, relax.Function):
+        return None
+    body = function.body
+    if isinstance(body, relax.SeqExpr) and not body.blocks:
+        body = body.body
+    pairs = zip(function.params, call.args, strict=True)
+    return next((argument for param, argument in pairs if body.same_as(param)), None)
 
 
 def _guarantees(

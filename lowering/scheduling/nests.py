@@ -9,7 +9,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 
 _MOST_LOADS = 32
 """The most loads of a block after inlining: LLVM merges equal ones, but has to read them all."""
@@ -106,7 +106,35 @@ def _nest(statement: Any) -> Nest | None:
         and all(value.same_as(loop.loop_var) for value, loop in zip(values, loops, strict=True))
         and {int(v.iter_type) for v in block.iter_vars} <= {SPATIAL, REDUCTION}
     )
-    return Nest(block, tuple(loop.extent for loop in loops)) if plain else None
+    if not plain:
+        return None
+    return Nest(_with_simple_indices(block), tuple(loop.extent for loop in loops))
+
+
+def _with_simple_indices(block: Any) -> Any:
+    """The block without divisions of indices that its extents make needless, as reshaping an axis
+    of length n leaves `i % n`.
+    """
+    divisions: list[Any] = []
+    kinds = [(kind, divisions.append) for kind in (tirx.FloorDiv, tirx.FloorMod)]
+    tvm_ffi.structural_walk(block.body.value, kinds)
+    if not divisions:
+        return block
+    analyzer = sym.Analyzer()
+    for variable in block.iter_vars:
+        analyzer.bind(variable.var, variable.dom)
+
+    def simplified(load: Any) -> Any:
+        return load.source[tuple(analyzer.simplify(index) for index in load.indices)]
+
+    store = block.body
+    value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, simplified), order="post")
+    if value.same_as(store.value):
+        return block
+    body = tirx.BufferStore(store.buffer, value, store.indices)
+    return s_tir.SBlock(
+        block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init
+    )
 
 
 def _is_number(expression: Any, number: int) -> bool:

@@ -120,6 +120,30 @@ def test_a_parameter_that_one_call_gives_an_input_keeps_its_checks() -> None:
     assert _numbers(marked["double"].attrs[SIZES]) == []
 
 
+def test_a_tensor_that_a_function_returns_as_it_is_stays_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where two tensors of unknown sizes are broadcast."""
+    guaranteed: dict[str, list[Any]] = {}
+
+    def record(module: tvm.IRModule) -> tvm.IRModule:
+        marked = mark_guaranteed_arguments(module)
+        for variable, kernel in marked.functions_items():
+            if isinstance(kernel, tirx.PrimFunc):
+                numbers = _numbers((kernel.attrs or {}).get(GUARANTEED, []))
+                guaranteed[variable.name_hint] = numbers
+        return marked
+
+    monkeypatch.setattr(pipeline, "mark_guaranteed_arguments", record)
+    text = "g (float[n] x, float[m] y) => (float[k] z) { a = Exp (x) b = Exp (y) z = Add (a, b) }"
+    compiled = compile_quickly(emit(parse(text)), relax_pipeline="looplift")
+    assert guaranteed["add"] == [0, 1, 2]
+    machine = virtual_machine(compiled)
+    x, y = np.ones(1, np.float32), np.arange(3, dtype=np.float32)
+    given = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y)).numpy()
+    np.testing.assert_allclose(given, np.exp(x) + np.exp(y), rtol=1e-6)
+
+
 def _numbers(attribute: Any) -> list[Any]:
     return [tuple(map(int, n)) if hasattr(n, "__iter__") else int(n) for n in attribute]
 

@@ -614,6 +614,19 @@ def test_a_row_reduction_is_computed_in_vectors() -> None:
     assert any(schedule and "T.vectorized" in schedule.mod.script() for schedule in schedules)
 
 
+def test_scale_and_shift_from_one_vector_are_computed_in_vectors() -> None:
+    """A new axis of size 1 leaves a remainder in the indices, which the extents make needless."""
+    text = """model (float[1, 24] s, float[1, 12, n] x) => (float[1, 12, n] y) {
+        three = Constant <value_ints = [1, 24, 1]> () r = Reshape (s, three)
+        zero = Constant <value_ints = [0]> () half = Constant <value_ints = [12]> ()
+        end = Constant <value_ints = [24]> () axis = Constant <value_ints = [1]> ()
+        g = Slice (r, zero, half, axis) b = Slice (r, half, end, axis)
+        p = Mul (g, x) q = Add (p, b) u = Sin (q) y = Mul (u, q) }"""
+    check(text, {}, [{"n": n} for n in (0, 1, 5, 70)])
+    (schedule,) = taken_by(Elementwise(), text, {})
+    assert "T.vectorized" in schedule.mod.script() or "T.Ramp" in schedule.mod.script()
+
+
 def test_a_reshape_to_a_product_of_computed_sizes_is_a_view() -> None:
     text = """model (float[b, 4, h, w] x) => (y) {
         p = Conv <strides = [2, 2], pads = [1, 1, 1, 1]> (x, f)
