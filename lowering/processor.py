@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -51,8 +52,11 @@ def vector_bytes() -> int:
     still works, but may need more registers than there are and is slower then.
     """
     target = tvm.target.Target.current(allow_none=True)
-    if target is None:
-        return MOST_VECTOR_BYTES
+    return MOST_VECTOR_BYTES if target is None else _vector_bytes(target)
+
+
+@lru_cache(maxsize=8)  # Each kernel asks for it several times, and LLVM takes its time to answer.
+def _vector_bytes(target: Any) -> int:
     if architecture(target) == "aarch64":
         return _LEAST_VECTOR_BYTES
     if not target.attrs.get("mcpu"):
