@@ -383,6 +383,8 @@ def _module_pass(function: Any) -> Any:
 
 _LEFT_OUT = (
     "tirx.RemoveNoOp",
+    "tirx.NarrowDataType",
+    "s_tir.StmtSimplify",
     "s_tir.HoistIfThenElse",
     "s_tir.RenormalizeSplitPattern",
     "s_tir.InjectPermutedLayout",
