@@ -115,14 +115,15 @@ def is_plain(nest: Nest, types: frozenset[str] = FLOATS) -> bool:
 
 
 def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] = FLOATS) -> bool:
-    """Whether an expression computes numbers of these types only, without choices.
+    """Whether an expression computes numbers of these types only, without branches.
 
-    It may convert what it loads, and sizes, but not the variables of loops.
+    It may select by truth values that it loads. It may convert what it loads, and sizes, but not
+    the variables of loops.
     """
     others: list[Any] = []
 
     def visit_load(load: Any) -> None:
-        if str(load.source.dtype) not in types:
+        if str(load.source.dtype) not in types | {"bool"}:
             others.append(load)
 
     def visit_call(call: Any) -> None:

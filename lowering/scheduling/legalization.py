@@ -17,6 +17,7 @@ from tvm import ir, relax, te, tirx, topi
 
 from ..processor import is_for_llvm
 from ..values import Constant
+from .affine import static_size
 from .size_names import OPAQUE
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -47,7 +48,8 @@ def _legalizations() -> dict[str, LegalizeFunc]:
     found = {name: ir.Op.get(name).get_attr("FLegalize") for name in ir.Op.list_op_names()}
     known = {name: legalize for name, legalize in found.items() if legalize is not None}
     means = {name: partial(_avg_pool, known[name]) for name in _POOL_LAYOUTS if name in known}
-    return known | means | {"relax.take": _take, "relax.nn.relu": _relu}
+    where = {"relax.where": partial(_where, known["relax.where"])}
+    return known | means | where | {"relax.take": _take, "relax.nn.relu": _relu}
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,41 @@ def _avg_pool(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
         )
     )  # fmt: skip
     return bb.call_te(topi.divide, total, number)
+
+
+def _where(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
+    """Selects by the condition as it is: TVM's own kernel makes it an integer of 64 bits first, in
+    vectors of as many bits for each element.
+    """
+    shapes = [getattr(part.ty, "shape", None) for part in (*call.args, call)]
+    if not is_for_llvm() or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
+        return legalize(bb, call)
+    *operands, result = (list(getattr(shape, "values", [])) for shape in shapes)
+    if not all(_broadcasts(shape, result) for shape in operands):
+        return legalize(bb, call)
+
+    def where(*tensors: te.Tensor) -> te.Tensor:
+        def element(*places: Any) -> Any:
+            return tirx.Select(*(_broadcast_element(tensor, places) for tensor in tensors))
+
+        return te.compute(result, element, name="T_where", tag="broadcast")
+
+    return bb.call_te(where, *call.args)
+
+
+def _broadcasts(shape: Sequence[Any], result: Sequence[Any]) -> bool:
+    """Whether each axis of a shape has the size 1 or that of the result."""
+    return all(
+        static_size(size) == 1 or tvm_ffi.structural_equal(size, whole)
+        for size, whole in zip(reversed(shape), reversed(result))
+    )
+
+
+def _broadcast_element(tensor: te.Tensor, places: Sequence[Any]) -> Any:
+    here = places[len(places) - len(tensor.shape) :]
+    return tensor(
+        *(0 if static_size(size) == 1 else p for size, p in zip(tensor.shape, here, strict=True))
+    )
 
 
 def _relu(bb: relax.BlockBuilder, call: Any) -> Any:

@@ -46,7 +46,7 @@ class Transposition(ScheduleRule):  # type: ignore[misc]
 
 
 class _Value:
-    """What a nest stores, with the transposed load as the element, as `Store` takes it."""
+    """What a nest stores, with the element for each transposed load, as `Store` takes it."""
 
     def __init__(self, nest: Nest, load: Any) -> None:
         self._nest = nest
@@ -58,7 +58,8 @@ class _Value:
 
     def value(self, element: Any) -> Any:
         def replace(load: Any) -> Any:
-            return element if load.same_as(self._load) else load
+            is_transposed = tvm_ffi.structural_equal(load, self._load, map_free_vars=False)
+            return element if is_transposed else load
 
         return tvm_ffi.structural_map(self._nest.value, (ir.TensorLoad, replace), order="post")
 

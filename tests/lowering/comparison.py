@@ -65,9 +65,11 @@ def taken_by(rule: Any, text: str, weights: dict[str, Array]) -> list[s_tir.Sche
 
 
 def random(value: onnx.ValueInfoProto, given: dict[str, int]) -> Array:
+    """Numbers, or truth values, of the shape of an input."""
     dims = value.type.tensor_type.shape.dim
     shape = [dim.dim_value or given[dim.dim_param] for dim in dims]
-    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+    numbers = np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+    return numbers > 0 if value.type.tensor_type.elem_type == onnx.TensorProto.BOOL else numbers
 
 
 def soaking(cases: Iterable[str], *long: str) -> list[Any]:

@@ -561,6 +561,33 @@ def test_a_size_of_values_has_a_name_where_it_is_known() -> None:
     check(text, {}, [{"n": n, "m": m} for n, m in ((1, 1), (5, 3))])
 
 
+MASKED = {
+    "line": ("float[b, 3, n] x, bool[b, 3, n] c, float[b, 3, n] z", "y = Where (c, x, z)"),
+    "broadcast": ("float[b, 3, n] x, bool[n] c, float[b, 1, n] z", "y = Where (c, x, z)"),
+    "by line": ("float[b, 3, n] x, bool[b, 3, 1] c", "y = Where (c, x, low)"),
+    "compared": ("float[b, 3, n] x, float[n] z", "c = Less (x, z) y = Where (c, x, z)"),
+    "converted": ("float[b, 3, n] x, bool[n] c", "f = Cast <to = 1> (c) y = Mul (x, f)"),
+    "softmax": ("float[b, 3, n] x, bool[b, 1, n] c", "m = Where (c, x, low) y = Softmax (m)"),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS[1:], ids=lambda target: target["mcpu"])
+def test_masks_on_other_processors(target: Any) -> None:
+    inputs, nodes = MASKED["softmax"]
+    text = f"model ({inputs}) => (y) {{ low = Constant <value_float = -1e4> () {nodes} }}"
+    check(text, {}, [{"b": 2, "n": n} for n in (1, 7, 16, 33)], target)
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_are_read_in_vectors(name: str) -> None:
+    inputs, nodes = MASKED[name]
+    text = f"model ({inputs}) => (y) {{ low = Constant <value_float = -1e4> () {nodes} }}"
+    check(text, {}, [{"b": b, "n": n} for b in (1, 2) for n in (1, 7, 16, 33, 130)])
+    rules = (Elementwise(), RowReduction())
+    schedules = [s for rule in rules for s in taken_by(rule, text, {})]
+    assert any("Select" in s.mod.script() or "Cast" in s.mod.script() for s in schedules)
+
+
 ROW_REDUCTIONS = {
     "softmax": "y = Softmax <axis = -1> (x)",
     "log softmax": "y = LogSoftmax <axis = -1> (x)",

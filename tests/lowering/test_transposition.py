@@ -26,6 +26,10 @@ CASES = {
         "float[b, n, m] x, float[m, n] z",
         "t = Transpose <perm = [0, 2, 1]> (x) s = Add (t, z) y = Sigmoid (s)",
     ),
+    "read twice": (
+        "float[b, n, m] x, float[b, m, n] z",
+        """t = Transpose <perm = [0, 2, 1]> (x) s = Sigmoid (t) p = Mul (t, s) y = Add (p, z)""",
+    ),
     "triangle": ("float[n, n] x", "t = Transpose (x) y = Trilu (t)"),
     "static": ("float[37, 21] x", "y = Transpose (x)"),
 }
