@@ -55,7 +55,7 @@ def vector_bytes() -> int:
     return MOST_VECTOR_BYTES if target is None else _vector_bytes(target)
 
 
-@lru_cache(maxsize=8)  # Each kernel asks for it several times, and LLVM takes its time to answer.
+@lru_cache(maxsize=8)  # Each kernel asks several times, and each answer is a query of LLVM.
 def _vector_bytes(target: Any) -> int:
     if architecture(target) == "aarch64":
         return _LEAST_VECTOR_BYTES

@@ -19,11 +19,12 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from .nests import CHOICES, substituted
+from .nests import is_choice, substituted
 
 _GUARANTEED = "looplift.guaranteed_arguments"
 """The attribute of a kernel with the indices of the parameters that get only allocated tensors of
-their element type and rank, or scalars of their type."""
+their element type and rank, or scalars of their type. The tensors are objects of TVM, as the
+virtual machine passes them, and not bare DLTensors."""
 _SIZES = "looplift.guaranteed_sizes"
 """The attribute with the sizes that such tensors always have: pairs of a parameter's index and an
 axis."""
@@ -39,6 +40,8 @@ _READ = ir.Op.get("tirx.tvm_struct_get")
 _SHAPE, _STRIDES, _TYPE, _ARGUMENT, _ELEMENT = 2, 3, 13, 15, 17
 """Fields that it reads: the address of a tensor's shape and of its strides, the type and value of
 an argument, and an element of a shape."""
+_TENSOR = 70
+"""The type index of TVM's tensors (kTVMFFITensor), which hold a DLTensor."""
 _BODY = "compute_scope"
 """The attribute around what a kernel does after the checks."""
 
@@ -162,7 +165,9 @@ class _Calls(relax.PyExprVisitor):  # type: ignore[misc]
 
 
 def _returned_argument(function: Any, call: Any) -> Any | None:
-    """The argument of a call that the function returns, as `any_sizes` does; None for another."""
+    """The argument that a called function returns as it is, as `any_sizes` does; None if it
+    computes something.
+    """
     if not isinstance(function, relax.Function):
         return None
     body = function.body
@@ -221,7 +226,9 @@ def _is_of_type(param: Any, kind: Any) -> bool:
 
 
 def drop_guaranteed_checks(module: tvm.IRModule) -> tvm.IRModule:
-    """Drops the checks of marked parameters and sizes from lowered kernels."""
+    """Drops the checks of marked parameters and sizes from lowered kernels, and the choice between
+    the kinds of tensors that a marked parameter might be.
+    """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc) and _GUARANTEED in (kernel.attrs or {}):
             arguments = {int(number) for number in kernel.attrs[_GUARANTEED]}
@@ -244,6 +251,8 @@ class _Checks:
         """Those of the packed function: the address of the arguments, their number, and others."""
         self._arguments: dict[Any, int] = {}
         """The number of the argument that a variable was read from."""
+        self._types: dict[Any, int] = {}
+        """The number of the argument whose type a variable holds."""
         self._shapes: dict[Any, int] = {}
         """The number of the argument whose shape a variable is the address of."""
 
@@ -259,19 +268,19 @@ class _Checks:
         for statement, _ in itertools.compress(outer, needed):
             tvm_ffi.structural_walk(_expression(statement), (ir.Var, read.add))
         kept = [
-            is_needed and not (_is_for_checks(statement, reads) and statement.var not in read)
+            None
+            if not is_needed or (_is_for_checks(statement, reads) and statement.var not in read)
+            else statement
             for is_needed, (statement, reads) in zip(needed, outer, strict=True)
         ]
-        statements = [
-            statement if is_kept else None
-            for is_kept, (statement, _) in zip(kept, outer, strict=True)
-        ]
-        return _with_outer(body, iter(statements))
+        return _with_outer(body, iter(kept))
 
     def _note(self, variable: Any, reads: Sequence[_Read]) -> None:
         """Records which argument a variable holds the type, the address or a part of."""
         for base, number, field in reads:
             is_address = isinstance(variable.ty, ir.PointerType)
+            if field == _TYPE:
+                self._types[variable] = number
             if field == _TYPE or (field == _ARGUMENT and is_address):
                 self._arguments[variable] = number
             elif field == _STRIDES and base in self._arguments:
@@ -283,13 +292,18 @@ class _Checks:
         """The definition of an argument's address without the choice between a tensor's and that of
         a bare DLTensor, if it is guaranteed to be a tensor; another statement as it is.
         """
-        if not isinstance(statement, tirx.Bind):
+        if not isinstance(statement, tirx.Bind) or not is_choice(statement.value):
             return statement
-        value, number = statement.value, self._arguments.get(statement.var)
-        is_choice = getattr(getattr(value, "op", None), "name", "") in CHOICES
-        if not is_choice or number not in self._guaranteed:
-            return statement
-        return tirx.Bind(statement.var, value.args[1])
+        condition, of_tensor, _ = statement.value.args
+        number = self._arguments.get(statement.var)
+        asks_for_tensor = (
+            isinstance(condition, tirx.EQ)
+            and self._types.get(condition.a) == number
+            and isinstance(condition.b, tirx.IntImm)
+            and int(condition.b) == _TENSOR
+        )
+        is_known = number in self._guaranteed and asks_for_tensor
+        return tirx.Bind(statement.var, of_tensor) if is_known else statement
 
     def _always_passes(self, statement: Any, reads: Sequence[_Read]) -> bool:
         """Whether a statement only checks what is guaranteed."""
@@ -322,7 +336,7 @@ def _outer(statement: Any) -> Iterator[Any]:
 
 
 def _with_outer(statement: Any, replacements: Iterator[Any]) -> Any:
-    """A statement with another one, or None, in place of each of its `_outer` statements."""
+    """A statement with each of its `_outer` statements replaced by the next one; None drops it."""
     if isinstance(statement, tirx.SeqStmt):
         parts = [_with_outer(part, replacements) for part in statement.seq]
         parts = [part for part in parts if part is not None]

@@ -29,7 +29,7 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import native_tile
-from .nests import CHOICES, Nest, depends, inlined, loads, nests_of, without_loads
+from .nests import Nest, depends, inlined, is_choice, loads, nests_of, without_loads
 
 _COST_OF_CALL = 12
 """The time for each function of an element, in multiply-adds."""
@@ -127,7 +127,7 @@ def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] =
             others.append(load)
 
     def visit_call(call: Any) -> None:
-        if getattr(call.op, "name", "") in CHOICES:
+        if is_choice(call):
             others.append(call)
 
     def visit_cast(cast: Any) -> None:

@@ -37,7 +37,7 @@ from .compaction import COMPACTED
 from .emission import bound
 from .nests import substituted
 from .shared_bodies import LoopFunctions, is_call, serial
-from .shared_functions import ANY_SHAPE, function_frame, in_scope
+from .shared_functions import ANY_SHAPE, function_frame, in_compute_scope
 
 _CLOCKS = {
     "x86_64": "call i64 @llvm.readcyclecounter()",
@@ -200,7 +200,7 @@ def _after_launch(target: Any) -> tirx.PrimFunc:
         own_items = bound(tirx.truncdiv(count + launch[_THREADS] - 1, launch[_THREADS]))
         times = (launch[_START], launch[_DONE], _call("clock"))
         ib.evaluate(_call("launched", *times, own_items, count - own_items))
-    function = in_scope(_AFTER_LAUNCH.name_hint, builder.get())
+    function = in_compute_scope(_AFTER_LAUNCH.name_hint, builder.get())
     code = ir.StringImm(_CLOCK.format(_CLOCKS[architecture(target)]) + POLICY)
     body = tirx.AttrStmt(_ZERO, "pragma_import_llvm", code, function.body)
     return function.with_body(body).with_attr("target", target)

@@ -12,6 +12,13 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
+from .column_functions import (
+    COPIED_TYPES,
+    COPY_COLUMNS,
+    GAPS,
+    copy_columns_function,
+    gaps_function,
+)
 from .dot_kernels import dot_function, native_dot, select_dots
 from .lane_kernels import (
     LINE_MAXIMA,
@@ -20,15 +27,6 @@ from .lane_kernels import (
     line_windows,
     transposition,
     windows,
-)
-from .line_functions import (
-    COMBINE,
-    COPY_COLUMNS,
-    GAPS,
-    TYPES,
-    combine_function,
-    copy_columns_function,
-    gaps_function,
 )
 from .micro_kernels import (
     COPY_ROW,
@@ -48,6 +46,7 @@ from .micro_kernels import (
     selector,
     tile_function,
 )
+from .row_functions import REDUCE_ROWS, reduce_rows_function
 from .tap_products import GATHER, TAP_PRODUCTS, gather_taps, tap_products
 from .winograd_transforms import (
     INPUT,
@@ -94,8 +93,11 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         GATHER: gather_taps,
         COPY_ROW: lambda: copy_row_function(lanes),
         GAPS: lambda: gaps_function(lanes),
-        **{f"{COPY_COLUMNS}{kind}": partial(copy_columns_function, lanes, kind) for kind in TYPES},
-        **{name: partial(combine_function, kind, lanes) for kind, name in COMBINE.items()},
+        **{
+            f"{COPY_COLUMNS}{kind}": partial(copy_columns_function, lanes, kind)
+            for kind in COPIED_TYPES
+        },
+        **{name: partial(reduce_rows_function, kind, lanes) for kind, name in REDUCE_ROWS.items()},
         INPUT: lambda: input_transform(lanes, vectors),
         OUTPUT: lambda: output_transform(lanes, vectors),
         TAPS: recovered_taps,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -18,9 +18,9 @@ _MOST_NESTED = 3
 repeats its argument, so that code grows exponentially with the depth."""
 _INSTRUCTIONS = ("fabs", "floor", "ceil", "trunc", "round", "nearbyint", "sqrt")
 """Functions that a processor has an instruction for, with vectors of SSE4.1 or more."""
-CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
+_CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
 """The operators that evaluate one of two expressions only."""
-_NO_FUNCTIONS = CHOICES | {f"tirx.{name}" for name in _INSTRUCTIONS}
+_NO_FUNCTIONS = _CHOICES | {f"tirx.{name}" for name in _INSTRUCTIONS}
 
 REDUCTION = int(tirx.IterVar.CommReduce)
 SPATIAL = int(tirx.IterVar.DataPar)
@@ -102,18 +102,31 @@ def _nest(statement: Any) -> Nest | None:
         and isinstance(block.body, tirx.BufferStore)
         and not block.alloc_buffers
         and not block.match_buffers
-        and len(values) == len(loops)
-        and all(value.same_as(loop.loop_var) for value, loop in zip(values, loops, strict=True))
+        and (_is_of_one_element(values, loops) or _are_variables(values, loops))
         and {int(v.iter_type) for v in block.iter_vars} <= {SPATIAL, REDUCTION}
     )
     if not plain:
         return None
-    return Nest(_with_simple_indices(block), tuple(loop.extent for loop in loops))
+    nest = Nest(block, tuple(variable.dom.extent for variable in block.iter_vars))
+    # TVM's simplifier fails on a division by an extent that it knows to be 0.
+    return nest if nest.is_empty else replace(nest, block=_with_simple_indices(block))
+
+
+def _are_variables(values: Sequence[Any], loops: Sequence[Any]) -> bool:
+    """Whether the iteration variables of a block are the variables of the loops around it."""
+    return len(values) == len(loops) and all(
+        value.same_as(loop.loop_var) for value, loop in zip(values, loops, strict=True)
+    )
+
+
+def _is_of_one_element(values: Sequence[Any], loops: Sequence[Any]) -> bool:
+    """Whether a block computes a tensor of rank 0: its only iteration variable is 0."""
+    return not loops and len(values) == 1 and _is_number(values[0], 0)
 
 
 def _with_simple_indices(block: Any) -> Any:
-    """The block without divisions of indices that its extents make needless, as reshaping an axis
-    of length n leaves `i % n`.
+    """The block without the divisions in indices of loads that known extents make redundant: a
+    reshape from [1, 24] to [1, 24, 1] leaves `i % 24`.
     """
     divisions: list[Any] = []
     kinds = [(kind, divisions.append) for kind in (tirx.FloorDiv, tirx.FloorMod)]
@@ -125,7 +138,9 @@ def _with_simple_indices(block: Any) -> Any:
         analyzer.bind(variable.var, variable.dom)
 
     def simplified(load: Any) -> Any:
-        return load.source[tuple(analyzer.simplify(index) for index in load.indices)]
+        indices = [analyzer.simplify(index) for index in load.indices]
+        is_simple = all(new.same_as(old) for new, old in zip(indices, load.indices, strict=True))
+        return load if is_simple else load.source[tuple(indices)]
 
     store = block.body
     value = tvm_ffi.structural_map(store.value, (ir.TensorLoad, simplified), order="post")
@@ -133,8 +148,9 @@ def _with_simple_indices(block: Any) -> Any:
         return block
     body = tirx.BufferStore(store.buffer, value, store.indices)
     return s_tir.SBlock(
-        block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init
-    )
+        block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init,
+        annotations=block.annotations,
+    )  # fmt: skip
 
 
 def _is_number(expression: Any, number: int) -> bool:
@@ -268,10 +284,14 @@ def _function_depth(expression: Any, buffer: Any = None, inner: int = 0) -> int:
 
 
 def _same_size(block: Any, consumer: Any) -> bool:
-    extents = [[v.dom.extent for v in b.iter_vars] for b in (block, consumer)]
-    return len(extents[0]) == len(extents[1]) and all(
-        tvm_ffi.structural_equal(a, b) for a, b in zip(*extents, strict=True)
-    )
+    """Whether two blocks compute as many elements: axes of size 1 and the order do not matter."""
+    extents = [sorted(map(str, _long_extents(b))) for b in (block, consumer)]
+    return extents[0] == extents[1]
+
+
+def _long_extents(block: Any) -> list[Any]:
+    extents = [variable.dom.extent for variable in block.iter_vars]
+    return [extent for extent in extents if not _is_number(extent, 1)]
 
 
 def loads(expression: Any) -> list[Any]:
@@ -288,6 +308,11 @@ def without_loads(expression: Any) -> Any:
         return tirx.const(0, load.ty.dtype)
 
     return tvm_ffi.structural_map(expression, (ir.TensorLoad, zero), order="post")
+
+
+def is_choice(expression: Any) -> bool:
+    """Whether an expression evaluates one of two expressions only."""
+    return getattr(getattr(expression, "op", None), "name", "") in _CHOICES
 
 
 def depends(expression: Any, variables: Sequence[Any]) -> bool:

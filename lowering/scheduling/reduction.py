@@ -17,13 +17,13 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, product, static_size, unflattened
+from .affine import Affine, affine, flat, flat_index, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions
-from .elementwise import Lines, is_plain_value, lines_of
+from .elementwise import Lines, is_plain, is_plain_value, lines_of
 from .emission import bound, compute_block, for_items, pieces, rewritten
-from .line_functions import COMBINE, Combination, call_combine
 from .micro_kernels import native_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
+from .row_functions import REDUCE_ROWS, RowReducer, call_reduce_rows
 
 _COST = 2
 """The time for an element, in multiply-adds."""
@@ -53,11 +53,39 @@ class RowReduction(ScheduleRule):  # type: ignore[misc]
         return s_tir.Schedule(rewritten(kernel, emit, [nest.buffer for nest in nests]))
 
 
-def _part(nest: Nest) -> Lines | _Rows | None:
+def _part(nest: Nest) -> Lines | _Element | _Rows | None:
     if nest.reduced:
         return _rows(nest)
+    if all(static_size(extent) == 1 for extent in nest.extents):
+        return _Element(nest) if is_plain(nest) else None
     lines = lines_of([nest])
     return lines[0] if lines else None
+
+
+@dataclass(frozen=True)
+class _Element:
+    """A nest that computes a single element, as of the mean of all elements."""
+
+    nest: Nest
+
+    def emit(self) -> None:
+        """Emits a block that computes the nest."""
+        values = dict.fromkeys(self.nest.variables, int64(0))
+
+        def element(buffer: Any, indices: Sequence[Any]) -> Any:
+            place = flat_index(list(buffer.shape), [substituted(i, values) for i in indices])
+            return views[buffer], place
+
+        def view(load: Any) -> Any:
+            buffer, place = element(load.source, load.indices)
+            return buffer[place]
+
+        with compute_block("element"):
+            sources = {load.source for load in loads(self.nest.value)}
+            views = {buffer: flat(buffer) for buffer in (*sources, self.nest.buffer)}
+            value = tvm_ffi.structural_map(self.nest.value, (ir.TensorLoad, view), order="post")
+            target, place = element(self.nest.buffer, self.nest.indices)
+            ib.buffer_store(target, substituted(value, values), [place])
 
 
 @dataclass(frozen=True)
@@ -105,11 +133,11 @@ class _Rows:
 
         def row(number: Any) -> None:
             values = _unflattened(nest, nest.spatial, number)
-            combination = Combination(self.kind, lanes, self.start)
+            reducer = RowReducer(self.kind, lanes, self.start)
             with ib.serial(bound(others)) as other:
                 here = {**values, **_unflattened(nest, self.outer, other)}
-                combination.add(length, lambda place: term({**here, last: place}))
-            combination.store(views[nest.buffer], self.target.at(values))
+                reducer.add(length, lambda place: term({**here, last: place}))
+            reducer.store(views[nest.buffer], self.target.at(values))
 
         count = bound(count)
         most = tirx.floordiv(int64(_ITEM_ELEMENTS), tirx.max(others * length, int64(1)))
@@ -129,13 +157,13 @@ class _Rows:
                     buffers, (self.target, *self.positions.values()), steps, strict=True
                 )
             )
-            call_combine(self.kind, here, there, rows, length, steps, self.start)
+            call_reduce_rows(self.kind, here, there, rows, length, steps, self.start)
 
         for_items(bound(pieces(count, together)), count * others * length * _COST, some_rows)
 
     def _steps(self) -> tuple[Any, Any] | None:
-        """The distances of rows in the result and in what is read, where rows are combined as they
-        are and those distances are the same for all; None elsewhere.
+        """The distances of rows in the result and in what is read, if elements are reduced as they
+        are and all rows are as far from the one before; None otherwise.
         """
         if self.outer or not isinstance(self.term, ir.TensorLoad):
             return None
@@ -155,7 +183,7 @@ def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any,
 def _rows(nest: Nest) -> _Rows | None:
     """A reduction nest by role; None for one of another form."""
     init = nest.block.init
-    kind = next((kind for kind in COMBINE if isinstance(nest.value, kind)), None)
+    kind = next((kind for kind in REDUCE_ROWS if isinstance(nest.value, kind)), None)
     if kind is None or init is None or not isinstance(init.value, tirx.FloatImm):
         return None
     if str(nest.buffer.dtype) != "float32" or has_scalar_functions(nest.value):

@@ -21,7 +21,7 @@ from tvm import ir, tirx
 
 from .emission import ON_ONE_CORE
 from .nests import substituted
-from .shared_functions import in_scope
+from .shared_functions import in_compute_scope
 
 _DATA = ir.Op.get("tirx.buffer_data")
 _FAIL = tirx.Evaluate(ir.Call(ir.Op.get("tirx.tvm_throw_last_error"), [], ret_ty="int32"))
@@ -107,7 +107,7 @@ class LoopFunctions:
         scalars = tirx.analysis.undefined_vars(whole, known)  # also those in shapes
         function = tirx.PrimFunc([*known, *scalars], whole)
         name = ir.GlobalVar(f"{self._name}_{len(self.made)}")
-        function = in_scope(name.name_hint, function)
+        function = in_compute_scope(name.name_hint, function)
         target = self._kernel.attrs["target"]
         self.made[name] = function.with_attr("tirx.noalias", True).with_attr("target", target)
         return name, [*(base.data for base in pointers), *scalars]

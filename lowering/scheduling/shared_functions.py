@@ -13,13 +13,13 @@ ANY_SHAPE = (1 << 48,)
 """The shape of a buffer that is only a pointer."""
 
 _OUTLINED = "looplift.is_outlined"
-"""The attribute of a function that `outline_functions` keeps from being inlined."""
+"""The attribute of a function that `outline_shared_functions` keeps from being inlined."""
 
 
 def outlined(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function, marked not to be inlined by LLVM.
 
-    In its caller it would be wrong: TVM tells LLVM that accesses by way of different variables
+    Inlined, it would be miscompiled: TVM tells LLVM that accesses by way of different variables
     never meet (TBAA). That holds within a kernel, but not between what this function writes and the
     buffer that the caller reads after it.
     """
@@ -27,18 +27,20 @@ def outlined(function: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def outline_shared_functions(module: tvm.IRModule) -> tvm.IRModule:
-    """The module of kernels, ready for LLVM, with the marked functions in scopes of their own.
+    """The module of kernels, ready for LLVM, with the marked functions in compute scopes.
 
-    Earlier, TVM would move the buffers of a function out of the scope. LLVM would have to keep them
-    in memory then, not in registers: it would store sums that nothing reads.
+    This comes after TVM's lowering, which moves buffers out of a compute scope: LLVM would then
+    keep them in memory, and store sums that nothing reads.
     """
     for variable, function in list(module.functions_items()):
         if isinstance(function, tirx.PrimFunc) and _OUTLINED in (function.attrs or {}):
-            module[variable] = in_scope(variable.name_hint, function.without_attr(_OUTLINED))
+            module[variable] = in_compute_scope(
+                variable.name_hint, function.without_attr(_OUTLINED)
+            )
     return module
 
 
-def in_scope(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
+def in_compute_scope(name: str, function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The lowered function with its body in a compute scope, which TVM forbids LLVM to inline."""
     scope = ir.StringImm(f"{name}_compute_")
     zero = tirx.const(0, "int32")

@@ -20,10 +20,10 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, flat_index, int64, product, static_size
+from .column_functions import COPIED_TYPES, Columns
 from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
-from .line_functions import TYPES, Columns
 from .micro_kernels import call_copy_row, native_tile
-from .nests import CHOICES, Nest, depends, inlined, loads, nests_of, substituted
+from .nests import Nest, depends, inlined, is_choice, loads, nests_of, substituted
 
 
 class TabulatedCopy(ScheduleRule):  # type: ignore[misc]
@@ -62,12 +62,12 @@ def _copy_of(nest: Nest) -> _Copy | None:
     """What a nest copies; None where it does something else."""
     load, order = nest.value, nest.indices
     has_source, otherwise = None, None
-    if getattr(getattr(load, "op", None), "name", "") in CHOICES:
+    if is_choice(load):
         has_source, load, otherwise = load.args
         if not isinstance(otherwise, (tirx.IntImm, tirx.FloatImm)):
             return None
     is_copy = isinstance(load, ir.TensorLoad) and not nest.reduced and nest.block.init is None
-    if not is_copy or nest.is_empty or not order or str(nest.buffer.dtype) not in TYPES:
+    if not is_copy or nest.is_empty or not order or str(nest.buffer.dtype) not in COPIED_TYPES:
         return None
     if len(order) != len(nest.variables) or not all(
         any(index.same_as(variable) for variable in nest.variables) for index in order
@@ -161,13 +161,12 @@ def _emit_lines(
 def _emit_tabulated(copy: _Copy) -> None:
     with compute_block("copy"):
         source, target = flat(copy.source), flat(copy.nest.buffer)
-        width = copy.nest.extent(copy.column)
 
         def place(column: Any) -> Any:
             return substituted(copy.column_place, {copy.column: column})
 
-        columns = Columns(width, native_tile().lanes, place)
-        width = bound(width)
+        columns = Columns(copy.nest.extent(copy.column), native_tile().lanes, place)
+        width = columns.width
 
         def line(number: Any, values: dict[Any, Any]) -> None:
             begin = bound(_first_place(copy, values))

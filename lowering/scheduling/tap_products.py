@@ -32,7 +32,6 @@ the convolution, their number. All lists are as long, so that kernels can be mer
 GATHER = "looplift_gather_taps"
 TAP_PRODUCTS = "looplift_tap_products_"
 _AXIS = ("size", "taps", "stride", "dilation", "low", "high", "step")
-_ZERO, _ONE = (tirx.IntImm("int64", number) for number in (0, 1))
 
 
 def _pointers(*names: str) -> list[Any]:
@@ -103,7 +102,7 @@ def gather_taps() -> tirx.PrimFunc:
         positions = bound(outer["size"] * inner["size"])
         number = ib.alloc_buffer((1,), "int64")
         reads = ib.alloc_buffer((1,), "int64")
-        ib.buffer_store(number, _ZERO, [_ZERO])
+        ib.buffer_store(number, int64(0), [int64(0)])
         taps = bound(outer["taps"] * inner["taps"])
 
         def place(axis: dict[str, Any], position: Any, tap: Any) -> tuple[Any, Any]:
@@ -114,13 +113,13 @@ def gather_taps() -> tirx.PrimFunc:
         with ib.serial(taps) as tap:
             down = bound(tirx.floordiv(tap, inner["taps"]))
             right = bound(tirx.floormod(tap, inner["taps"]))
-            ib.buffer_store(reads, _ZERO, [_ZERO])
+            ib.buffer_store(reads, int64(0), [int64(0)])
             with ib.serial(outer["size"]) as y, ib.serial(inner["size"]) as x:
                 inside = tirx.all(place(outer, y, down)[1], place(inner, x, right)[1])
                 with ib.If(inside), ib.Then():
-                    ib.buffer_store(reads, _ONE, [_ZERO])
-            with ib.If(reads[_ZERO] != 0), ib.Then():
-                first = bound(number[_ZERO] * channels * positions)
+                    ib.buffer_store(reads, int64(1), [int64(0)])
+            with ib.If(reads[int64(0)] != 0), ib.Then():
+                first = bound(number[int64(0)] * channels * positions)
                 with ib.serial(outer["size"]) as y, ib.serial(inner["size"]) as x:
                     line, is_line = place(outer, y, down)
                     column, is_column = place(inner, x, right)
@@ -133,9 +132,9 @@ def gather_taps() -> tirx.PrimFunc:
                         with ib.Else(), ib.serial(channels) as c:
                             zero = tirx.const(0.0, "float32")
                             ib.buffer_store(out, zero, [target + c * positions])
-                ib.buffer_store(used, tap, [number[_ZERO]])
-                ib.buffer_store(number, number[_ZERO] + 1, [_ZERO])
-        ib.buffer_store(used, number[_ZERO], [taps])
+                ib.buffer_store(used, tap, [number[int64(0)]])
+                ib.buffer_store(number, number[int64(0)] + 1, [int64(0)])
+        ib.buffer_store(used, number[int64(0)], [taps])
     return outlined(builder.get())
 
 
@@ -167,37 +166,40 @@ def tap_products(tile: Tile) -> tirx.PrimFunc:
             zero = tirx.const(0.0, "float32")
             call_copy_row(out.data, out.data, positions * tile.width, 0, 0, 1, zero)
         of_tap = bound(channels * positions)
-        # The taps of a run follow each other in the list and in memory. They are multiplied
-        # together, so that their weights are read in the order in which they lie there.
-        most = bound(tirx.Select(tap_step < channel_step, number, _ONE))
+        # Taps that follow each other are a run, and multiplied together: their weights are read in
+        # the order in which they lie in memory. In a layout like that of Winograd's form, where
+        # those of a tap lie apart from all others, runs would gain nothing.
+        longest_run = bound(tirx.Select(tap_step < channel_step, number, int64(1)))
         places = ib.alloc_buffer((MOST_TAPS,), "int64")
         a_step, place_step = (tap_step, of_tap) if tile.in_planes else (of_tap, tap_step)
-        with ib.serial(most) as n:
+        with ib.serial(longest_run) as n:
             ib.buffer_store(places, n * place_step, [n])
-        run, length = (ib.alloc_buffer((1,), "int64") for _ in range(2))
+        next_tap, length = (ib.alloc_buffer((1,), "int64") for _ in range(2))
         with ib.serial(tirx.floordiv(positions + tile.rows - 1, tile.rows)) as part:
             first = bound(part * tile.rows)
             rows = bound(tirx.min(positions - first, tile.rows))
-            ib.buffer_store(run, _ZERO, [_ZERO])
-            with ib.While(run[_ZERO] < number):
-                begin = bound(run[_ZERO])
-                ib.buffer_store(length, _ONE, [_ZERO])
-                with ib.While(
-                    tirx.all(
-                        begin + length[_ZERO] < number, length[_ZERO] < most,
-                        used[begin + length[_ZERO]] == used[begin] + length[_ZERO],
-                    )
-                ):  # fmt: skip
-                    ib.buffer_store(length, length[_ZERO] + 1, [_ZERO])
+            ib.buffer_store(next_tap, int64(0), [int64(0)])
+            with ib.While(next_tap[int64(0)] < number):
+                begin = bound(next_tap[int64(0)])
+                run = length_of_run(used, begin, tirx.min(number - begin, longest_run), length)
                 row = bound(used[begin] * tap_step)
-                # Spread over the weights of a channel.
-                step = bound(tirx.floordiv(channel_step, length[_ZERO]))
+                # The taps of a run prefetch equal shares of the weights of a channel.
+                step = bound(tirx.floordiv(channel_step, run))
                 call_tile(
                     tile, rows, tirx.address_of(gathered[bound(begin * of_tap + first)]),
                     tirx.address_of(weights[row]), tirx.address_of(out[first * tile.width]),
-                    places.data, (channels, length[_ZERO]), (positions, a_step),
+                    places.data, (channels, run), (positions, a_step),
                     channel_step, int64(tile.width), begin,
                     following=(tirx.address_of(weights[bound(row + tile_step)]), step),
                 )  # fmt: skip
-                ib.buffer_store(run, begin + length[_ZERO], [_ZERO])
+                ib.buffer_store(next_tap, begin + run, [int64(0)])
     return outlined(builder.get())
+
+
+def length_of_run(used: Any, begin: Any, most: Any, length: Any) -> Any:
+    """Emits how many taps follow each other from one in the list on, into the buffer `length`."""
+    ib.buffer_store(length, int64(1), [int64(0)])
+    here = length[int64(0)]
+    with ib.While(tirx.all(here < most, used[begin + here] == used[begin] + here)):
+        ib.buffer_store(length, here + 1, [int64(0)])
+    return bound(here)

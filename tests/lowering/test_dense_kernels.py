@@ -588,70 +588,17 @@ def test_masks_are_read_in_vectors(name: str) -> None:
     assert any("Select" in s.mod.script() or "Cast" in s.mod.script() for s in schedules)
 
 
-ROW_REDUCTIONS = {
-    "softmax": "y = Softmax <axis = -1> (x)",
-    "log softmax": "y = LogSoftmax <axis = -1> (x)",
-    "norm": """m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) q = Mul (d, d)
-        v = ReduceMean <axes = [-1]> (q) e = Constant <value_float = 0.1> () w = Add (v, e)
-        r = Sqrt (w) y = Div (d, r)""",
-    "plane": "y = ReduceMean <axes = [1, 2]> (x)",
-    "axes apart": "y = ReduceMax <axes = [0, 2]> (x)",
-    "square": "y = ReduceSumSquare <axes = [-1], keepdims = 0> (x)",
-    "maximum": "y = ReduceMax <axes = [-1]> (x)",
-    "minimum": "y = ReduceMin <axes = [1, 2], keepdims = 0> (x)",
-    "everything": "y = ReduceMean <keepdims = 0> (x)",
-    "rows in another order": "t = Transpose <perm = [1, 0, 2]> (x) y = ReduceMin <axes = [2]> (t)",
-}
-
-
-@pytest.mark.parametrize("name", ROW_REDUCTIONS)
-def test_reductions_of_rows_of_any_length(name: str) -> None:
-    lengths = (1, 7, 16, 64, 65, 130, 1001)
-    sizes = [{"b": b, "n": n} for n in lengths for b in (1, 3)]
-    check(f"model (float[b, 2, n] x) => (y) {{ {ROW_REDUCTIONS[name]} }}", {}, sizes)
-
-
-def test_sums_of_empty_rows() -> None:
-    """For which onnxruntime 1.31 gives a result of the wrong shape."""
-    text = """model (float[b, 2, n] x) => (float[b, 2, 1] y) {
-        l = Constant <value_ints = [-1]> () y = ReduceSum (x, l) }"""
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(parse(text)), "native"))
-    for shape in ((2, 2, 0), (0, 2, 5), (0, 2, 0)):
-        got = machine["main"](tvm.runtime.tensor(np.ones(shape, np.float32))).numpy()
-        np.testing.assert_array_equal(got, np.zeros((shape[0], 2, 1), np.float32))
-
-
-def test_one_function_combines_the_elements_of_rows() -> None:
-    """LLVM compiles it once for the kernels of a module."""
-    text = """model (float[b, 8, n] x, float[m, 40] z) => (float[b, 8, 1] y, float[m] w) {
-        y = ReduceMean <axes = [2]> (x) w = ReduceMean <axes = [1], keepdims = 0> (z) }"""
-    compiled = looplift.compile(looplift.from_onnx(parse(text)), "native")
-    code = compiled.mod.imports[0].inspect_source("ll")
-    assert len(re.findall(r"^define .*@looplift_sum_compute_", code, re.MULTILINE)) == 1
-    assert len(re.findall("call .*@looplift_sum_compute_", code)) >= 2
-
-
-def test_a_row_reduction_is_computed_in_vectors() -> None:
-    target = as_target("native")
-    model = parse("model (float[b, n] x) => (float[b, n] y) { y = Softmax (x) }")
-    with target:
-        module = lower_to_kernels(looplift.from_onnx(model))
-        kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
-        schedules = [RowReduction().apply(kernel, target, False) for kernel in kernels]
-    assert any(schedule and "T.vectorized" in schedule.mod.script() for schedule in schedules)
-
-
 def test_scale_and_shift_from_one_vector_are_computed_in_vectors() -> None:
     """A new axis of size 1 leaves a remainder in the indices, which the extents make needless."""
-    text = """model (float[1, 24] s, float[1, 12, n] x) => (float[1, 12, n] y) {
-        three = Constant <value_ints = [1, 24, 1]> () r = Reshape (s, three)
+    text = """model (float[2, 24] s, float[2, 12, n] x) => (float[2, 12, n] y) {
+        three = Constant <value_ints = [2, 24, 1]> () r = Reshape (s, three)
         zero = Constant <value_ints = [0]> () half = Constant <value_ints = [12]> ()
         end = Constant <value_ints = [24]> () axis = Constant <value_ints = [1]> ()
         g = Slice (r, zero, half, axis) b = Slice (r, half, end, axis)
         p = Mul (g, x) q = Add (p, b) u = Sin (q) y = Mul (u, q) }"""
     check(text, {}, [{"n": n} for n in (0, 1, 5, 70)])
     (schedule,) = taken_by(Elementwise(), text, {})
-    assert "T.vectorized" in schedule.mod.script() or "T.Ramp" in schedule.mod.script()
+    assert "T.vectorized" in schedule.mod.script()
 
 
 def test_a_reshape_to_a_product_of_computed_sizes_is_a_view() -> None:

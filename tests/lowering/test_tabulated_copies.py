@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -147,3 +148,14 @@ def test_padding_of_old_models() -> None:
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(got, np.pad(x, ((0, 0), (2, 3)), mode="reflect"))
+
+
+def test_copies_of_a_type_share_a_function() -> None:
+    model = parse("""<ir_version: 9, opset_import: ["" : 19]>
+        model (float[b, n] x, float[b, c, m] z) => (float[p, q] y, float[r, s, t] w)
+        <int64[4] by = {0, 2, 0, 1}, int64[6] more = {0, 0, 1, 0, 0, 3}> {
+            y = Pad <mode = "edge"> (x, by) w = Pad <mode = "reflect"> (z, more) }""")
+    compiled = looplift.compile(looplift.from_onnx(model), "native")
+    code = compiled.mod.imports[0].inspect_source("ll")
+    for name in ("copy_columns_float32", "gaps"):
+        assert len(re.findall(rf"^define .*@looplift_{name}_compute_", code, re.MULTILINE)) == 1

@@ -8,9 +8,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
 
 import looplift
-from looplift.lowering.scheduling.tap_products import GATHER
+from looplift.lowering.scheduling.tap_products import GATHER, length_of_run
 
 from ..samples import one_of
 from .comparison import TARGETS, check, weight, with_weights
@@ -123,3 +126,35 @@ def test_nan_reaches_the_outputs_that_read_it(name: str) -> None:
     (want,) = session.run(None, {"x": x})
     given = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(np.isnan(given), np.isnan(want))
+
+
+@pytest.mark.parametrize(
+    ("taps", "longest", "runs"),
+    [
+        ([1, 2], 2, [2]),
+        ([1, 4, 7], 3, [1, 1, 1]),
+        ([0, 1, 3, 4, 5], 5, [2, 3]),
+        ([3, 4], 1, [1, 1]),
+    ],
+)
+def test_taps_that_follow_each_other_are_a_run(
+    taps: list[int], longest: int, runs: list[int]
+) -> None:
+    with IRBuilder() as builder, ib.prim_func(s_tir=True):
+        ib.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        used, found = (
+            ib.match_buffer(ib.arg(name, ib.handle()), (length,), "int64")
+            for name, length in (("used", len(taps)), ("found", 1))
+        )
+        begin = ib.arg("begin", ib.int64())
+        length = ib.alloc_buffer((1,), "int64")
+        most = tirx.min(len(taps) - begin, longest)
+        ib.buffer_store(found, length_of_run(used, begin, most, length), [0])
+    function = tvm.compile(builder.get(), "llvm")["main"]
+    listed, found = (tvm.runtime.tensor(np.array(v, np.int64)) for v in (taps, [0]))
+    begin, lengths = 0, []
+    while begin < len(taps):
+        function(listed, found, begin)
+        lengths.append(int(found.numpy()[0]))
+        begin += lengths[-1]
+    assert lengths == runs

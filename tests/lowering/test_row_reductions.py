@@ -1,0 +1,99 @@
+"""Reductions of rows beside onnxruntime, and which kernels share a function for them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tvm
+
+import looplift
+from looplift.lowering.scheduling.reduction import RowReduction
+
+from .comparison import TARGETS, check, taken_by
+from .compiled import virtual_machine
+from .conftest import parse
+
+CASES = {
+    "softmax": ("y = Softmax <axis = -1> (x)", ["maxima", "sums"]),
+    "log softmax": ("y = LogSoftmax <axis = -1> (x)", ["maxima"]),
+    "norm": (
+        """m = ReduceMean <axes = [-1]> (x) d = Sub (x, m) q = Mul (d, d)
+        v = ReduceMean <axes = [-1]> (q) e = Constant <value_float = 0.1> () w = Add (v, e)
+        r = Sqrt (w) y = Div (d, r)""",
+        ["sums"],
+    ),
+    "plane": ("y = ReduceMean <axes = [1, 2]> (x)", ["sums"]),
+    "axes apart": ("y = ReduceMax <axes = [0, 2]> (x)", []),
+    "square": ("y = ReduceSumSquare <axes = [-1], keepdims = 0> (x)", ["sums"]),
+    "maximum": ("y = ReduceMax <axes = [-1]> (x)", ["maxima"]),
+    "minimum": ("y = ReduceMin <axes = [1, 2], keepdims = 0> (x)", ["minima"]),
+    "everything": ("y = ReduceMean <keepdims = 0> (x)", ["sums"]),
+    "all of one": ("y = ReduceMean (x)", ["sums"]),
+}
+"""Nodes, and what shared functions reduce the rows of their kernels to."""
+
+
+def text_of(name: str) -> str:
+    return f"model (float[b, 2, n] x) => (y) {{ {CASES[name][0]} }}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_of_any_length(name: str) -> None:
+    lengths = (1, 7, 16, 64, 65, 130, 1001)
+    check(text_of(name), {}, [{"b": b, "n": n} for n in lengths for b in (1, 3)])
+
+
+@pytest.mark.parametrize("target", TARGETS[1:], ids=lambda target: target["mcpu"])
+def test_on_other_processors(target: object) -> None:
+    check(text_of("norm"), {}, [{"b": 3, "n": n} for n in (1, 7, 65)], target)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_that_lie_at_one_distance_share_a_function(name: str) -> None:
+    scripts = [schedule.mod.script() for schedule in taken_by(RowReduction(), text_of(name), {})]
+    assert scripts
+    assert sorted(set(re.findall(r"looplift_row_(\w+)", "".join(scripts)))) == CASES[name][1]
+
+
+def test_llvm_compiles_a_shared_function_once() -> None:
+    text = """model (float[b, 8, n] x, float[m, 40] z) => (float[b, 8, 1] y, float[m] w) {
+        y = ReduceMean <axes = [2]> (x) w = ReduceMean <axes = [1], keepdims = 0> (z) }"""
+    compiled = looplift.compile(looplift.from_onnx(parse(text)), "native")
+    code = compiled.mod.imports[0].inspect_source("ll")
+    assert len(re.findall(r"^define .*@looplift_row_sums_compute_", code, re.MULTILINE)) == 1
+    assert len(re.findall("call .*@looplift_row_sums_compute_", code)) >= 2
+
+
+def test_other_rows_are_reduced_in_vectors() -> None:
+    schedules = taken_by(RowReduction(), text_of("axes apart"), {})
+    assert schedules
+    assert all("T.vectorized" in schedule.mod.script() for schedule in schedules)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "of_no_elements"), [("ReduceSum", 0), ("ReduceMax", -np.inf), ("ReduceMin", np.inf)]
+)
+def test_empty_rows(op_type: str, of_no_elements: float) -> None:
+    """onnxruntime 1.31 returns sums of the wrong shape for them, and refuses the others."""
+    text = f"""model (float[b, 2, n] x) => (float[b, 2, 1] y) {{
+        l = Constant <value_ints = [-1]> () y = {op_type} (x, l) }}"""
+    model = parse(f'<ir_version: 9, opset_import: ["" : 19]> {text}')
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    for shape in ((2, 2, 0), (0, 2, 5), (0, 2, 0)):
+        got = machine["main"](tvm.runtime.tensor(np.ones(shape, np.float32))).numpy()
+        want = np.full((shape[0], 2, 1), of_no_elements, np.float32)
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
+def test_an_extreme_of_elements_with_nan_is_nan(op_type: str) -> None:
+    """Wherever the NaN is: onnxruntime returns NaN or another element, depending on the place."""
+    model = parse(f"model (float[n] x) => (float[1] y) {{ y = {op_type} <axes = [0]> (x) }}")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    for length in (1, 3, 16, 70, 150):
+        for place in {0, length // 2, length - 1}:
+            x = np.arange(length, dtype=np.float32)
+            x[place] = np.nan
+            assert np.isnan(machine["main"](tvm.runtime.tensor(x)).numpy()).all(), (length, place)
