@@ -33,6 +33,11 @@ def highest(dtype: str) -> float:
     return int(np.iinfo(kind).max) if kind.kind in "iu" else np.inf
 
 
+def initial_of_tvm(dtype: str, *, greatest: bool) -> float:
+    """The finite number from which TVM's maximum or minimum starts."""
+    return float((tirx.min_value if greatest else tirx.max_value)(dtype).value)
+
+
 def reduce_extreme(
     ctx: ConverterContext, data: Value, axes: Sequence[int], *, greatest: bool, keepdims: bool
 ) -> Value:
@@ -43,7 +48,7 @@ def reduce_extreme(
     """
     bb, kind = ctx.bb, data.ty.dtype
     worst = -math.inf if greatest else math.inf
-    initial = (tirx.min_value if greatest else tirx.max_value)(str(kind)).value
+    initial = initial_of_tvm(str(kind), greatest=greatest)
     reduce = relax.op.max if greatest else relax.op.min
     half = bb.normalize(relax.op.multiply(data, relax.const(0.5, kind)))
     is_worst = relax.op.equal(reduce(half, list(axes), keepdims), relax.const(initial, kind))

@@ -97,7 +97,10 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
             f"{COPY_COLUMNS}{kind}": partial(copy_columns_function, lanes, kind)
             for kind in COPIED_TYPES
         },
-        **{name: partial(reduce_rows_function, kind, lanes) for kind, name in REDUCE_ROWS.items()},
+        **{
+            name: partial(reduce_rows_function, combination, lanes)
+            for combination, name in REDUCE_ROWS.items()
+        },
         INPUT: lambda: input_transform(lanes, vectors),
         OUTPUT: lambda: output_transform(lanes, vectors),
         TAPS: recovered_taps,

@@ -37,6 +37,7 @@ from .convolution import Convolution
 from .dataflow import split_blocks
 from .elementwise import Elementwise
 from .emission import SCHEDULED
+from .extremes import drop_second_extremes
 from .few_positions import FewPositions
 from .gpu import (
     bind_to_one_thread,
@@ -209,6 +210,7 @@ def _to_kernels() -> Any:
             _module_pass(drop_unused_taps),
             _module_pass(split_volumes),
             _module_pass(absorb_transpositions),
+            _module_pass(drop_second_extremes),
             legalize_operators(),
             passes.AnnotateTIROpPattern(),
             _module_pass(evaluate_constant_calls),

@@ -7,6 +7,7 @@ between reductions are computed as elementwise kernels are.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,9 @@ from .elementwise import Lines, is_plain, is_plain_value, lines_of
 from .emission import bound, compute_block, for_items, pieces, rewritten
 from .micro_kernels import native_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
-from .row_functions import REDUCE_ROWS, RowReducer, call_reduce_rows
+from .row_functions import Combination, RowReducer, call_reduce_rows
 
+_KINDS = (tirx.Add, tirx.Max, tirx.Min)
 _COST = 2
 """The time for an element, in multiply-adds."""
 _ITEM_ELEMENTS = 1 << 12
@@ -93,8 +95,7 @@ class _Rows:
     """A nest that combines the elements of rows."""
 
     nest: Nest
-    kind: Any
-    """The class of expressions that combines two elements."""
+    combination: Combination
     term: Any
     """The expression of an element."""
     start: Any
@@ -133,7 +134,7 @@ class _Rows:
 
         def row(number: Any) -> None:
             values = _unflattened(nest, nest.spatial, number)
-            reducer = RowReducer(self.kind, lanes, self.start)
+            reducer = RowReducer(self.combination, lanes, self.start)
             with ib.serial(bound(others)) as other:
                 here = {**values, **_unflattened(nest, self.outer, other)}
                 reducer.add(length, lambda place: term({**here, last: place}))
@@ -157,7 +158,7 @@ class _Rows:
                     buffers, (self.target, *self.positions.values()), steps, strict=True
                 )
             )
-            call_reduce_rows(self.kind, here, there, rows, length, steps, self.start)
+            call_reduce_rows(self.combination, here, there, rows, length, steps, self.start)
 
         for_items(bound(pieces(count, together)), count * others * length * _COST, some_rows)
 
@@ -183,7 +184,7 @@ def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any,
 def _rows(nest: Nest) -> _Rows | None:
     """A reduction nest by role; None for one of another form."""
     init = nest.block.init
-    kind = next((kind for kind in REDUCE_ROWS if isinstance(nest.value, kind)), None)
+    kind = next((kind for kind in _KINDS if isinstance(nest.value, kind)), None)
     if kind is None or init is None or not isinstance(init.value, tirx.FloatImm):
         return None
     if str(nest.buffer.dtype) != "float32" or has_scalar_functions(nest.value):
@@ -218,7 +219,9 @@ def _rows(nest: Nest) -> _Rows | None:
     along = [last]
     while outer and _follow(outer[-1], along[0], nest, known.values()):
         along.insert(0, outer.pop())
-    return _Rows(nest, kind, term, init.value, outer, along, known, target)
+    # A softmax, whose maximum starts from a finite number, is NaN anyway.
+    combination = Combination(kind, kind is tirx.Add or math.isinf(init.value.value))
+    return _Rows(nest, combination, term, init.value, outer, along, known, target)
 
 
 def _follow(outer: Any, inner: Any, nest: Nest, positions: Iterable[Affine]) -> bool:

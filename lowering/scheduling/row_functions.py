@@ -6,6 +6,7 @@ LLVM unrolls their loops and makes vectors of them: once for a module, not once 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from tvm import tirx
@@ -17,25 +18,44 @@ from .emission import bound
 from .micro_kernels import call_function
 from .shared_functions import ANY_SHAPE, function_frame, outlined
 
+
+@dataclass(frozen=True)
+class Combination:
+    """How two elements are combined."""
+
+    kind: Any
+    """The class of expressions: Add, Max or Min."""
+    keeps_nan: bool = True
+    """Whether a maximum or minimum of elements with a NaN among them is NaN. It makes rows of a few
+    hundred elements take half as long again."""
+
+    def of(self, a: Any, b: Any) -> Any:
+        """The expression that combines two elements."""
+        if self.kind is tirx.Add or not self.keeps_nan:
+            return self.kind(a, b)
+        # TVM's own maximum of a NaN and b is b: it forgets all elements before.
+        is_better = a > b if self.kind is tirx.Max else a < b
+        return tirx.Select(tirx.any(is_better, tirx.isnan(a)), a, b)
+
+
 REDUCE_ROWS = {
-    tirx.Add: "looplift_row_sums",
-    tirx.Max: "looplift_row_maxima",
-    tirx.Min: "looplift_row_minima",
+    Combination(tirx.Add): "looplift_row_sums",
+    Combination(tirx.Max): "looplift_row_maxima",
+    Combination(tirx.Min): "looplift_row_minima",
+    Combination(tirx.Max, keeps_nan=False): "looplift_row_maxima_of_numbers",
+    Combination(tirx.Min, keeps_nan=False): "looplift_row_minima_of_numbers",
 }
-"""The function that reduces rows, by the class of expressions that combines two elements."""
+"""The functions that reduce rows."""
 _VECTORS = 4
 """Vectors of partial results: enough to hide the latency of an addition."""
 
 
 class RowReducer:
-    """Reduces rows of float32 in several vectors at once, whatever their length.
+    """Reduces rows of float32 in several vectors at once, whatever their length."""
 
-    A maximum or minimum of elements with a NaN among them is NaN.
-    """
-
-    def __init__(self, kind: Any, lanes: int, start: Any) -> None:
-        """Emits the result for no elements, `start`. `kind` is a key of `REDUCE_ROWS`."""
-        self._kind, self._lanes = kind, lanes
+    def __init__(self, combination: Combination, lanes: int, start: Any) -> None:
+        """Emits the result for no elements, `start`."""
+        self._combined, self._lanes = combination.of, lanes
         self._width = _VECTORS * lanes
         self._partial = ib.alloc_buffer((self._width,), "float32")
         self._result = ib.alloc_buffer((1,), "float32")
@@ -69,26 +89,20 @@ class RowReducer:
     def _add_to_result(self, value: Any) -> None:
         ib.buffer_store(self._result, self._combined(self._result[int64(0)], value), [int64(0)])
 
-    def _combined(self, a: Any, b: Any) -> Any:
-        if self._kind is tirx.Add:
-            return a + b
-        # TVM's own maximum of a NaN and b is b: it would forget all elements before.
-        is_better = a > b if self._kind is tirx.Max else a < b
-        return tirx.Select(tirx.any(is_better, tirx.isnan(a)), a, b)
-
 
 def call_reduce_rows(
-    kind: Any, target: Any, source: Any, rows: Any, length: Any, steps: tuple[Any, Any], start: Any
-) -> None:
+    combination: Combination, target: Any, source: Any, rows: Any, length: Any,
+    steps: tuple[Any, Any], start: Any,
+) -> None:  # fmt: skip
     """Emits a call that reduces each of several rows, whose elements follow each other.
 
-    `target` and `source` are addresses, and `steps` the distances of rows there. `kind` and `start`
-    are those of a `RowReducer`.
+    `target` and `source` are addresses, and `steps` the distances of rows there. `start` is the
+    result for no elements.
     """
-    call_function(REDUCE_ROWS[kind], target, source, rows, length, *steps, start)
+    call_function(REDUCE_ROWS[combination], target, source, rows, length, *steps, start)
 
 
-def reduce_rows_function(kind: Any, lanes: int) -> tirx.PrimFunc:
+def reduce_rows_function(combination: Combination, lanes: int) -> tirx.PrimFunc:
     """What `call_reduce_rows` calls."""
     with IRBuilder() as builder, function_frame():
         pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
@@ -99,7 +113,7 @@ def reduce_rows_function(kind: Any, lanes: int) -> tirx.PrimFunc:
             ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers
         )
         with ib.serial(rows) as row:
-            reducer = RowReducer(kind, lanes, start)
+            reducer = RowReducer(combination, lanes, start)
             reducer.add(length, lambda place: source[row * source_step + place])
             reducer.store(target, row * target_step)
     return outlined(builder.get())
