@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
@@ -68,7 +69,10 @@ def _broadcast_dim(left: Any, right: Any, analyzer: Any) -> Any:
 
 
 def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
-    """A tensor of known shape, broadcast to a shape that `broadcast_dims` returned."""
+    """A tensor of known shape, broadcast to a shape that `broadcast_dims` returned.
+
+    A run in which an axis has neither the size 1 nor that of the shape fails.
+    """
     analyzer = sym.Analyzer()
     dims = known_dims(tensor) or []
     pairs = list(zip(_pad_rank(dims, len(shape)), shape, strict=True))
@@ -76,7 +80,26 @@ def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
         return tensor
     if all(as_int(own) == 1 or analyzer.can_prove_equal(own, out) for own, out in pairs):
         return bb.normalize(relax.op.broadcast_to(tensor, relax.ShapeExpr(list(shape))))
-    return bb.normalize(bb.call_te(_expand, tensor, list(shape), primfunc_name_hint="expand"))
+    fitting = [
+        own if _always_fits(own, out, analyzer) else _one_or(own, out)
+        for own, out in pairs[len(shape) - len(dims) :]
+    ]
+    checked = match_dims(bb, match_dims(bb, tensor, fitting), dims)
+    return bb.normalize(bb.call_te(_expand, checked, list(shape), primfunc_name_hint="expand"))
+
+
+def _always_fits(own: Any, out: Any, analyzer: Any) -> bool:
+    """Whether an axis of size `own` is known to broadcast to `out`."""
+    if as_int(own) == 1 or analyzer.can_prove_equal(own, out):
+        return True
+    # What `_broadcast_dim` returns for this axis and another.
+    chosen = isinstance(out, tirx.Select) and analyzer.can_prove_equal(out.false_value, own)
+    return chosen and bool(tvm_ffi.structural_equal(out.condition, own == 1))
+
+
+def _one_or(own: Any, out: Any) -> Any:
+    """The size that an axis of size `own` must have to be broadcast to `out`."""
+    return out if as_int(own) is not None else tirx.Select(own == 1, ONE, out)
 
 
 def _expand(tensor: Any, shape: Sequence[Any]) -> Any:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
+import tvm
 
 from .inputs import Load, random
 
@@ -53,3 +57,41 @@ def test_broadcasting_of_bits_and_of_several_inputs(imported: Load) -> None:
     }""")
     for left, right in (((3, 2), (1, 2)), ((1, 3), (5, 3)), ((5, 1), (5, 1))):
         model.check(random(*left) * 9, random(*right) * 9)
+
+
+@pytest.mark.parametrize(
+    ("text", "fitting", "other"),
+    [
+        (
+            "float[a] p, float[b] q) => (float[c] y) { y = Add (p, q) }",
+            [((8,), (1,)), ((1,), (3,)), ((1,), (0,)), ((4,), (4,))],
+            [((8,), (3,)), ((3,), (8,)), ((0,), (2,))],
+        ),
+        (
+            "float[a] p, float[5] q) => (float[c] y) { y = Mul (p, q) }",
+            [((1,), (5,)), ((5,), (5,))],
+            [((3,), (5,)), ((8,), (5,))],
+        ),
+        (
+            """float[a] p, float[b] q, float[c] r) => (float[d] y) {
+                s = Add (p, q) y = Mul (s, r) }""",
+            [((8,), (1,), (8,)), ((1,), (1,), (3,))],
+            [((8,), (1,), (3,)), ((1,), (8,), (3,))],
+        ),
+    ],
+    ids=["two", "known", "three"],
+)
+def test_sizes_that_do_not_broadcast_fail(
+    imported: Load, text: str, fitting: Any, other: Any
+) -> None:
+    """They would be read past their end."""
+    machine = imported(f"g ({text}").machine
+
+    def run(shapes: Any) -> Any:
+        return machine["main"](*(tvm.runtime.tensor(np.ones(s, np.float32)) for s in shapes))
+
+    for shapes in fitting:
+        assert run(shapes).shape == np.broadcast_shapes(*shapes)
+    for shapes in other:
+        with pytest.raises(RuntimeError, match="mismatch"):
+            run(shapes)
