@@ -214,7 +214,8 @@ class _Emission:
             copied = None
             if not self._packs_a:
                 copied = self._copy_rows(where, first_tile, tiles)
-            scratch = ib.alloc_buffer((tile.rows * tile.width,), "int32")
+            # The epilogue reads whole vectors.
+            scratch = ib.alloc_buffer((tile.rows * tile.width + tile.lanes,), "int32")
             with ib.serial(tirx.min(together, panels - group * together)) as offset:
                 panel = bound(group * together + offset)
                 self._panel(where, panel, panels, (first_tile, tiles, row_tiles), copied, scratch)
