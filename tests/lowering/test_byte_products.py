@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.byte_products import ByteProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
+from ..samples import one_of
 from .comparison import TARGETS, Array
 from .compiled import virtual_machine
 from .conftest import parse
@@ -60,9 +62,10 @@ def check(text: str, weights: dict[str, Array], sizes: Feeds, target: Any = "nat
         assert got.dtype == want.dtype
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize("left", ["uint8", "int8"])
-@pytest.mark.parametrize("right", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("left", "right", "target"),
+    one_of(2, itertools.product(["uint8", "int8"], ["uint8", "int8"], TARGETS)),
+)
 def test_matrix_products(left: str, right: str, target: Any) -> None:
     """Of every combination of types, with a depth that words do not divide, and zero points."""
     text = f"""model ({left}[m, 37] x, {left} zx) => (int32[m, 50] y) {{
@@ -167,8 +170,9 @@ CONVOLUTIONS: dict[str, tuple[str, str, tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CONVOLUTIONS)
-@pytest.mark.parametrize("right", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    ("name", "right"), one_of(3, itertools.product(CONVOLUTIONS, ["uint8", "int8"]))
+)
 def test_convolutions(name: str, right: str) -> None:
     """They are padded with the zero point of the data."""
     dims, attributes, shape = CONVOLUTIONS[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -92,8 +93,7 @@ LINES: dict[str, tuple[str, str, tuple[int, ...], int]] = {
 """Input, node, the shape of the weight, and the least size of the input."""
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=["native", "haswell", "x86-64"])
-@pytest.mark.parametrize("name", one_of(2, LINES))
+@pytest.mark.parametrize(("name", "target"), one_of(4, itertools.product(LINES, TARGETS)))
 def test_lines_of_any_number_of_positions(name: str, target: Any) -> None:
     """Vectors of the last positions hold channels where that takes fewer of them."""
     inputs, node, shape, least = LINES[name]

@@ -18,6 +18,7 @@ from looplift.lowering.scheduling.gpu import drop_unit_reductions, sum_along_las
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.transform import LowerRecurrent
 
+from ..samples import one_of
 from .comparison import weight
 from .compiled import Feed
 from .conftest import parse
@@ -214,7 +215,7 @@ def test_every_kernel_runs_on_the_gpu(name: str) -> None:
     assert [name for name, text in kernels.items() if "threadIdx.x" not in text] == []
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_of(2, MODELS))
 def test_cuda_code_is_generated(name: str) -> None:
     assert "cuda" in kinds(looplift.compile(imported(parse(MODELS[name])), gpu()).mod)
 

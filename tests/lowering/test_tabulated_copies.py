@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.tabulated_copies import TabulatedCopy
 
+from ..samples import one_of
 from .comparison import TARGETS
 from .compiled import virtual_machine
 from .conftest import parse
@@ -53,8 +55,7 @@ def check(name: str, target: Any, dtype: str = "float") -> None:
         np.testing.assert_array_equal(got, want, err_msg=str(shape))
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize(("name", "target"), one_of(2, itertools.product(COPIES, TARGETS)))
 def test_copies(name: str, target: Any) -> None:
     check(name, target)
 

@@ -12,7 +12,8 @@ import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
-from .comparison import check, soaking, weight, with_weights
+from ..samples import one_of
+from .comparison import check, weight, with_weights
 from .compiled import virtual_machine
 
 TRANSPOSED = {
@@ -42,7 +43,7 @@ TRANSPOSED = {
 """Axes, attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", soaking(TRANSPOSED, "uneven", "groups", "one phase of groups"))
+@pytest.mark.parametrize("name", one_of(2, TRANSPOSED))
 def test_transposed_convolutions_by_phases(name: str) -> None:
     axes, attributes, shape = TRANSPOSED[name]
     nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"

@@ -10,7 +10,8 @@ import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
-from .comparison import check, soaking, weight, with_weights
+from ..samples import one_of
+from .comparison import check, weight, with_weights
 
 VOLUMES = {
     "plain": ("strides = [1, 1, 1]", (6, 4, 3, 3, 3)),
@@ -28,7 +29,7 @@ VOLUMES = {
 """Attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", soaking(VOLUMES, "of planes", "one tap and strides", "dilated"))
+@pytest.mark.parametrize("name", one_of(2, VOLUMES))
 def test_volumes(name: str) -> None:
     attributes, shape = VOLUMES[name]
     text = f"""model (float[b, 4, d, h, 9] x) => (y) {{
