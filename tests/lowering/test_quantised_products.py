@@ -13,6 +13,7 @@ from looplift.lowering.quantised_products import MultiplyIntegers
 from looplift.testing import assert_fires, assert_spares, near_misses
 
 from ..equivalence import ops
+from ..samples import one_of
 from .comparison import Array
 from .compiled import virtual_machine
 from .conftest import parse
@@ -83,7 +84,7 @@ PRODUCTS: dict[str, tuple[str, dict[str, Array]]] = {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("name", one_of(2, PRODUCTS))
 def test_products_are_those_of_the_dequantised_tensors(name: str) -> None:
     text, weights = PRODUCTS[name]
     model = parse(f'<ir_version: 8, opset_import: ["" : 17]> {text}')

@@ -18,6 +18,7 @@ from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.errors import UnsupportedError
 
 from ..equivalence import assert_equivalent, ops, run_rules
+from ..samples import one_of
 from ..small_models import parse
 from .compiled import compile_quickly, virtual_machine
 
@@ -113,7 +114,7 @@ def check(proto: onnx.ModelProto) -> tvm.IRModule:
     return module
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_of(2, MODELS))
 @pytest.mark.filterwarnings("ignore:Field 'shape' of 'type'")
 def test_both_ranks(name: str) -> None:
     check(model(name))

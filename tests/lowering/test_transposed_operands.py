@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -97,8 +98,7 @@ def test_products_read_what_is_transposed(name: str) -> None:
     check(f"model ({inputs}) => (y) {{ {nodes} }}", {}, SIZES)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
-@pytest.mark.parametrize("depth", [1, 15, 17])
+@pytest.mark.parametrize(("depth", "target"), one_of(2, itertools.product([1, 15, 17], TARGETS)))
 def test_keys_of_any_depth(depth: int, target: Any) -> None:
     """With fewer rows or columns than a vector, and one more, on processors with other vectors."""
     text = f"""model (float[b, 3, n, {depth}] q, float[b, 3, m, {depth}] k) => (y) {{
