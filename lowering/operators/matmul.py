@@ -8,7 +8,7 @@ from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ...rewrite.facts.einsum import einsum_letters
-from ..values import Value, fresh_dim
+from ..values import Value, as_int, fresh_dim
 from .accumulation import accumulate_in_float32
 from .broadcasting import (
     broadcast_dims,
@@ -33,9 +33,30 @@ def matmul(ctx: ConverterContext) -> Value:
 
     Products of bytes, which ONNX does not have, are added up in int32.
     """
+    ctx = _with_factors_that_fit(ctx, -1, -2)
     product = ctx.bb.normalize(_broadcast_matmul(ctx))
     dims = known_dims(ctx.inputs[0])
     return fill_if_empty(ctx, product, dims[-1:] if dims else [], 0)
+
+
+def _with_factors_that_fit(ctx: ConverterContext, axis: int, of_second: int) -> ConverterContext:
+    """The context with factors whose sizes along the axes that are summed over are the same.
+
+    A run in which they differ fails. A vector has only one axis.
+    """
+    left, right, *others = ctx.inputs
+    first, second = known_dims(left), known_dims(right)
+    if not first or not second:
+        return ctx
+    axis, of_second = (
+        a % len(s) if len(s) > 1 else 0 for a, s in ((axis, first), (of_second, second))
+    )
+    size, other = first[axis], second[of_second]
+    if as_int(other) is not None:
+        left = match_dims(ctx.bb, left, [*first[:axis], other, *first[axis + 1 :]])
+    else:
+        right = match_dims(ctx.bb, right, [*second[:of_second], size, *second[of_second + 1 :]])
+    return ctx.derive(inputs=[left, right, *others])
 
 
 def _broadcast_matmul(ctx: ConverterContext) -> Value:
@@ -68,6 +89,9 @@ def gemm(ctx: ConverterContext) -> Value:
         shape = known_dims(factor)
         if shape is not None and len(shape) != 2:
             raise UnsupportedError(f"a factor has rank {len(shape)}, but Gemm multiplies matrices")
+    ctx = _with_factors_that_fit(
+        ctx, 0 if ctx.attr("transA", 0) else 1, 1 if ctx.attr("transB", 0) else 0
+    )
     result = ctx.bb.normalize(ctx.by_tvm())
     dims, addend = known_dims(ctx.inputs[0]), ctx.inputs[2]
     inner = [dims[0 if ctx.attr("transA", 0) else 1]] if dims else []

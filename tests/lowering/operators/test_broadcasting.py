@@ -95,3 +95,37 @@ def test_sizes_that_do_not_broadcast_fail(
     for shapes in other:
         with pytest.raises(RuntimeError, match="mismatch"):
             run(shapes)
+
+
+@pytest.mark.parametrize(
+    ("text", "fitting", "other"),
+    [
+        (
+            "float[n, k] p, float[j, m] q) => (float[a, b] y) { y = MatMul (p, q) }",
+            [((2, 3), (3, 4)), ((2, 0), (0, 4))],
+            ((2, 3), (2, 4)),
+        ),
+        (
+            "float[n, k] p, float[3, m] q) => (float[a, b] y) { y = MatMul (p, q) }",
+            [((2, 3), (3, 4))],
+            ((2, 5), (3, 4)),
+        ),
+        (
+            "float[b, n, k] p, float[j] q) => (float[c, d] y) { y = MatMul (p, q) }",
+            [((2, 1, 3), (3,))],
+            ((2, 1, 3), (4,)),
+        ),
+        (
+            "float[k, n] p, float[m, j] q) => (float[a, b] y) { y = Gemm <transA = 1> (p, q) }",
+            [((2, 3), (2, 4))],
+            ((3, 2), (2, 4)),
+        ),
+    ],
+    ids=["matrices", "known", "vector", "Gemm"],
+)
+def test_factors_that_do_not_fit_fail(imported: Load, text: str, fitting: Any, other: Any) -> None:
+    model = imported(f"g ({text}")
+    for shapes in fitting:
+        model.check(*(random(*shape) for shape in shapes))
+    with pytest.raises(RuntimeError, match="mismatch"):
+        model.machine["main"](*(tvm.runtime.tensor(np.ones(s, np.float32)) for s in other))
