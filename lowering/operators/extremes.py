@@ -76,9 +76,9 @@ def arg_extreme(ctx: ConverterContext) -> Value:
 
         def element(*at: Any) -> Any:
             position = along[axis].var
-            return search((position, data(*_source(along, at, keepdims))), axis=along[axis])
+            return search((position, data(*source_indices(along, at, keepdims))), axis=along[axis])
 
-        shape = _shape(data, along, keepdims)
+        shape = reduced_shape(data, along, keepdims)
         position, _ = te.compute(shape, element, name="found")
         return te.compute(shape, lambda *at: position(*at), name="position")
 
@@ -105,25 +105,25 @@ def _position_of_extreme(
         along = {axis: te.reduce_axis((0, size))}
 
         def extreme(*at: Any) -> Any:
-            value = data(*_source(along, at, True))
+            value = data(*source_indices(along, at, True))
             value = tirx.Select(is_number(value), value, worst)
             return of_values(value, axis=list(along.values()))
 
-        found = te.compute(_shape(data, along, True), extreme, name="extreme")
+        found = te.compute(reduced_shape(data, along, True), extreme, name="extreme")
 
         def place(*at: Any) -> Any:
-            source = _source(along, at, keepdims)
+            source = source_indices(along, at, keepdims)
             there = [ZERO if k == axis else index for k, index in enumerate(source)]
             is_extreme = data(*source) == found(*there)
             none = tirx.const(-math.inf if takes_last else math.inf, "float32")
             value = tirx.Select(is_extreme, positions(along[axis].var), none)
             return of_positions(value, axis=list(along.values()))
 
-        return te.compute(_shape(data, along, keepdims), place, name="place")
+        return te.compute(reduced_shape(data, along, keepdims), place, name="place")
 
     def position(place: Any, data: Any) -> Any:
         def element(*at: Any) -> Any:
-            source = _source({axis: ZERO}, at, keepdims)
+            source = source_indices({axis: ZERO}, at, keepdims)
             first = data(*(ZERO if k == axis else index for k, index in enumerate(source)))
             return tirx.Select(is_number(first), tirx.Cast("int64", place(*at)), ZERO)
 
@@ -172,12 +172,13 @@ def better_position(greatest: bool, takes_last: bool) -> Callable[[Any, Any], tu
     return choose
 
 
-def _shape(data: Any, along: dict[int, Any], keepdims: bool) -> list[Any]:
+def reduced_shape(data: Any, along: dict[int, Any], keepdims: bool) -> list[Any]:
+    """The shape of the data reduced along axes, which `along` has the reduction variables of."""
     sizes = [ONE if axis in along else size for axis, size in enumerate(data.shape)]
     return [size for axis, size in enumerate(sizes) if keepdims or axis not in along]
 
 
-def _source(along: dict[int, Any], at: Sequence[Any], keepdims: bool) -> list[Any]:
+def source_indices(along: dict[int, Any], at: Sequence[Any], keepdims: bool) -> list[Any]:
     """The indices of the elements of the data that one element of the result reduces."""
     rank = len(at) if keepdims else len(at) + len(along)
     kept = iter(at)

@@ -89,12 +89,11 @@ def gemm(ctx: ConverterContext) -> Value:
         shape = known_dims(factor)
         if shape is not None and len(shape) != 2:
             raise UnsupportedError(f"a factor has rank {len(shape)}, but Gemm multiplies matrices")
-    ctx = _with_factors_that_fit(
-        ctx, 0 if ctx.attr("transA", 0) else 1, 1 if ctx.attr("transB", 0) else 0
-    )
+    axis, of_second = (0 if ctx.attr("transA", 0) else 1), (1 if ctx.attr("transB", 0) else 0)
+    ctx = _with_factors_that_fit(ctx, axis, of_second)
     result = ctx.bb.normalize(ctx.by_tvm())
     dims, addend = known_dims(ctx.inputs[0]), ctx.inputs[2]
-    inner = [dims[0 if ctx.attr("transA", 0) else 1]] if dims else []
+    inner = [dims[axis]] if dims else []
     if addend is None:
         return fill_if_empty(ctx, result, inner, 0)
     if not lacks_shape(result) and not any(may_be_zero(size) for size in inner):

@@ -19,7 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
-from .nests import is_choice, substituted
+from .nests import is_if_then_else, substituted
 
 _GUARANTEED = "looplift.guaranteed_arguments"
 """The attribute of a kernel with the indices of the parameters that get only allocated tensors of
@@ -292,7 +292,7 @@ class _Checks:
         """The definition of an argument's address without the choice between a tensor's and that of
         a bare DLTensor, if it is guaranteed to be a tensor; another statement as it is.
         """
-        if not isinstance(statement, tirx.Bind) or not is_choice(statement.value):
+        if not isinstance(statement, tirx.Bind) or not is_if_then_else(statement.value):
             return statement
         condition, of_tensor, _ = statement.value.args
         number = self._arguments.get(statement.var)

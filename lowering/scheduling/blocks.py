@@ -11,7 +11,7 @@ from tvm import ir, s_tir, sym, tirx
 
 from .affine import product
 from .math_functions import is_fast
-from .nests import REDUCTION, SPATIAL, depends, is_choice, loads, stays_small
+from .nests import REDUCTION, SPATIAL, depends, is_if_then_else, loads, stays_small
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def _choices(expression: Any) -> list[Any]:
     found: list[Any] = []
 
     def visit(call: Any) -> None:
-        if is_choice(call):
+        if is_if_then_else(call):
             found.append(call)
 
     tvm_ffi.structural_walk(expression, (ir.Call, visit))

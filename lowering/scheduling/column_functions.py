@@ -38,7 +38,7 @@ class Columns:
         with ib.serial(self.width) as column:
             ib.buffer_store(self._places, place(column), [column])
         vectors = tirx.floordiv(width, lanes)
-        # One element more than there are vectors, of which a short line has none.
+        # A buffer must not be empty, and a line shorter than a vector has no vectors.
         self._gaps = [ib.alloc_buffer((vectors + 1,), "int64") for _ in _TIMES]
         for times, gaps in zip(_TIMES, self._gaps, strict=True):
             call_function(GAPS, gaps.data, self._places.data, bound(vectors), times)

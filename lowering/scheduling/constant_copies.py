@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm import ir, s_tir, sym, tirx
 
 from .affine import affine, flat_index, static_size
-from .nests import is_choice
+from .nests import is_if_then_else
 
 Array = np.ndarray[Any, Any]
 
@@ -148,7 +148,7 @@ def _copy_of(
     value: Any = analyzer.simplify(store.value)
     tested: View | None = View(0, (0,) * len(places))
     limit: int | None = 1
-    if is_choice(value):
+    if is_if_then_else(value):
         test, value, otherwise = value.args
         if not isinstance(test, tirx.LT) or not _is_zero(otherwise):
             return None

@@ -29,7 +29,7 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import native_tile
-from .nests import Nest, depends, inlined, is_choice, loads, nests_of, without_loads
+from .nests import Nest, depends, inlined, is_if_then_else, loads, nests_of, without_loads
 
 _COST_OF_CALL = 12
 """The time for each function of an element, in multiply-adds."""
@@ -104,7 +104,7 @@ class _Value:
 
 
 def is_plain(nest: Nest, types: frozenset[str] = FLOATS) -> bool:
-    """Whether a nest computes numbers of these types only, without choices, at plain indices."""
+    """Whether a nest computes numbers of these types only, without branches, at plain indices."""
     if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) not in types:
         return False
     variables = nest.variables
@@ -127,7 +127,7 @@ def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] =
             others.append(load)
 
     def visit_call(call: Any) -> None:
-        if is_choice(call):
+        if is_if_then_else(call):
             others.append(call)
 
     def visit_cast(cast: Any) -> None:

@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import ir, relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from ..operators.extremes import initial_of_tvm
+from ..operators.extremes import initial_of_tvm, reduced_shape, source_indices
 from ..processor import is_for_llvm
 from ..values import Constant
 from .dataflow import rewritten_functions
@@ -94,17 +94,8 @@ def legalize_extreme(
         reduce = te.comm_reducer(lambda a, b: kind(a, b), lambda dtype: tirx.const(start, dtype))
 
         def element(*places: Any) -> Any:
-            others = iter(places)
-            indices = []
-            for axis in range(rank):
-                place = next(others) if keepdims or axis not in along else None
-                indices.append(along.get(axis, place))
-            return reduce(x(*indices), axis=list(along.values()))
+            return reduce(x(*source_indices(along, places, keepdims)), axis=list(along.values()))
 
-        one = tirx.IntImm("int64", 1)
-        shape = [one if axis in along else size for axis, size in enumerate(x.shape)]
-        if not keepdims:
-            shape = [size for axis, size in enumerate(x.shape) if axis not in along]
-        return te.compute(shape, element, name="extreme")
+        return te.compute(reduced_shape(x, along, keepdims), element, name="extreme")
 
     return bb.call_te(extreme, data)

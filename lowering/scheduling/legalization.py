@@ -237,9 +237,7 @@ def _avg_pool(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _where(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
-    """Selects by the condition as it is: TVM's own kernel makes it an integer of 64 bits first, in
-    vectors of as many bits for each element.
-    """
+    """Selects by the condition as it is: TVM's own kernel converts it to integers of 64 bits."""
     shapes = [getattr(part.ty, "shape", None) for part in (*call.args, call)]
     if not is_for_llvm() or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
         return legalize(bb, call)

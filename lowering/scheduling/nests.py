@@ -18,9 +18,9 @@ _MOST_NESTED = 3
 repeats its argument, so that code grows exponentially with the depth."""
 _INSTRUCTIONS = ("fabs", "floor", "ceil", "trunc", "round", "nearbyint", "sqrt")
 """Functions that a processor has an instruction for, with vectors of SSE4.1 or more."""
-_CHOICES = frozenset({"prim.if_then_else", "tirx.if_then_else"})
+_IF_THEN_ELSE = frozenset({"prim.if_then_else", "tirx.if_then_else"})
 """The operators that evaluate one of two expressions only."""
-_NO_FUNCTIONS = _CHOICES | {f"tirx.{name}" for name in _INSTRUCTIONS}
+_NO_FUNCTIONS = _IF_THEN_ELSE | {f"tirx.{name}" for name in _INSTRUCTIONS}
 
 REDUCTION = int(tirx.IterVar.CommReduce)
 SPATIAL = int(tirx.IterVar.DataPar)
@@ -284,7 +284,10 @@ def _function_depth(expression: Any, buffer: Any = None, inner: int = 0) -> int:
 
 
 def _same_size(block: Any, consumer: Any) -> bool:
-    """Whether two blocks compute as many elements: axes of size 1 and the order do not matter."""
+    """Whether two blocks compute as many elements: axes of size 1 and the order do not matter.
+
+    Extents are compared as text. Two symbols of one name would only make a kernel slower.
+    """
     extents = [sorted(map(str, _long_extents(b))) for b in (block, consumer)]
     return extents[0] == extents[1]
 
@@ -310,9 +313,9 @@ def without_loads(expression: Any) -> Any:
     return tvm_ffi.structural_map(expression, (ir.TensorLoad, zero), order="post")
 
 
-def is_choice(expression: Any) -> bool:
+def is_if_then_else(expression: Any) -> bool:
     """Whether an expression evaluates one of two expressions only."""
-    return getattr(getattr(expression, "op", None), "name", "") in _CHOICES
+    return getattr(getattr(expression, "op", None), "name", "") in _IF_THEN_ELSE
 
 
 def depends(expression: Any, variables: Sequence[Any]) -> bool:

@@ -72,22 +72,18 @@ class _Element:
 
     def emit(self) -> None:
         """Emits a block that computes the nest."""
-        values = dict.fromkeys(self.nest.variables, int64(0))
+        nest, values = self.nest, dict.fromkeys(self.nest.variables, int64(0))
 
-        def element(buffer: Any, indices: Sequence[Any]) -> Any:
-            place = flat_index(list(buffer.shape), [substituted(i, values) for i in indices])
-            return views[buffer], place
+        def place(buffer: Any, indices: Sequence[Any]) -> Any:
+            return flat_index(list(buffer.shape), [substituted(i, values) for i in indices])
 
         def view(load: Any) -> Any:
-            buffer, place = element(load.source, load.indices)
-            return buffer[place]
+            return flat(load.source)[place(load.source, load.indices)]
 
         with compute_block("element"):
-            sources = {load.source for load in loads(self.nest.value)}
-            views = {buffer: flat(buffer) for buffer in (*sources, self.nest.buffer)}
-            value = tvm_ffi.structural_map(self.nest.value, (ir.TensorLoad, view), order="post")
-            target, place = element(self.nest.buffer, self.nest.indices)
-            ib.buffer_store(target, substituted(value, values), [place])
+            value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, view), order="post")
+            target = flat(nest.buffer)
+            ib.buffer_store(target, substituted(value, values), [place(nest.buffer, nest.indices)])
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from .affine import flat, flat_index, int64, product, static_size
 from .column_functions import COPIED_TYPES, Columns
 from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, rewritten
 from .micro_kernels import call_copy_row, native_tile
-from .nests import Nest, depends, inlined, is_choice, loads, nests_of, substituted
+from .nests import Nest, depends, inlined, is_if_then_else, loads, nests_of, substituted
 
 
 class TabulatedCopy(ScheduleRule):  # type: ignore[misc]
@@ -62,7 +62,7 @@ def _copy_of(nest: Nest) -> _Copy | None:
     """What a nest copies; None where it does something else."""
     load, order = nest.value, nest.indices
     has_source, otherwise = None, None
-    if is_choice(load):
+    if is_if_then_else(load):
         has_source, load, otherwise = load.args
         if not isinstance(otherwise, (tirx.IntImm, tirx.FloatImm)):
             return None

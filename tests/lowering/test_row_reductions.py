@@ -76,7 +76,7 @@ def test_other_rows_are_reduced_in_vectors() -> None:
     ("op_type", "of_no_elements"), [("ReduceSum", 0), ("ReduceMax", -np.inf), ("ReduceMin", np.inf)]
 )
 def test_empty_rows(op_type: str, of_no_elements: float) -> None:
-    """onnxruntime 1.31 returns sums of the wrong shape for them, and refuses the others."""
+    """onnxruntime 1.31 returns results of the wrong shape for them."""
     text = f"""model (float[b, 2, n] x) => (float[b, 2, 1] y) {{
         l = Constant <value_ints = [-1]> () y = {op_type} (x, l) }}"""
     model = parse(f'<ir_version: 9, opset_import: ["" : 19]> {text}')

@@ -144,14 +144,14 @@ def test_taps_that_follow_each_other_are_a_run(
         ib.func_attr({"global_symbol": "main", "tirx.noalias": True})
         used, found = (
             ib.match_buffer(ib.arg(name, ib.handle()), (length,), "int64")
-            for name, length in (("used", len(taps)), ("found", 1))
+            for name, length in (("used", len(taps) + 1), ("found", 1))
         )
         begin = ib.arg("begin", ib.int64())
         length = ib.alloc_buffer((1,), "int64")
         most = tirx.min(len(taps) - begin, longest)
         ib.buffer_store(found, length_of_run(used, begin, most, length), [0])
     function = tvm.compile(builder.get(), "llvm")["main"]
-    listed, found = (tvm.runtime.tensor(np.array(v, np.int64)) for v in (taps, [0]))
+    listed, found = (tvm.runtime.tensor(np.array(v, np.int64)) for v in ([*taps, len(taps)], [0]))
     begin, lengths = 0, []
     while begin < len(taps):
         function(listed, found, begin)
