@@ -42,10 +42,11 @@ _SQUARE = POINTS * POINTS
 _CHANNELS = 32
 """Channels of input and of output from which on the transforms of a large image cost less than they
 save; for images of unknown size, this alone decides."""
-_WEIGHTS = 512 * 512
-"""Products of both numbers of channels up to which the larger weights are read fast enough."""
-_COST_OF_WEIGHT = 12
-"""The time to read a weight from memory, in multiply-adds."""
+_WEIGHTS = 256 * 256
+"""Products of both numbers of channels up to which a cache holds the weights. Images with more
+channels are mostly small: where the size is unknown, they are taken for such."""
+_COST_OF_WEIGHT, _COST_OF_FAR_WEIGHT = 12, 26
+"""The time to read a weight from a cache, and from memory, in multiply-adds."""
 _COST_OF_TRANSFORM = 240
 """The time to transform a channel of the input or the output of a square, in multiply-adds."""
 _CACHED = 1 << 18
@@ -73,7 +74,7 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
     channels = 1 if found.channel is None else static_size(found.product.extent(found.channel))
     if rows is None or channels is None:
         return False
-    if min(rows, channels) < _CHANNELS or rows * channels > _WEIGHTS:
+    if min(rows, channels) < _CHANNELS:
         return False
     return not _costs_more_than_it_saves(found, rows, channels)
 
@@ -86,11 +87,12 @@ def _costs_more_than_it_saves(found: Convolved, rows: int, channels: int) -> boo
     positions, squares = 1, 1
     for size in sizes:
         if size is None:
-            return False
+            return rows * channels > _WEIGHTS
         positions, squares = positions * size, squares * -(-size // 2)
     products = rows * channels
     saved = (9 * positions - _SQUARE * squares) * products
-    weights = _COST_OF_WEIGHT * (_SQUARE - 9) * products
+    cost = _COST_OF_WEIGHT if products <= _WEIGHTS else _COST_OF_FAR_WEIGHT
+    weights = cost * (_SQUARE - 9) * products
     return saved < weights + _COST_OF_TRANSFORM * squares * (rows + channels)
 
 

@@ -241,6 +241,19 @@ def test_known_images_are_large_enough_for_winograd(
     check(text, weights, [{}])
 
 
+@pytest.mark.parametrize(
+    ("channels", "size", "expected"),
+    [(512, 7, False), (512, 10, True), (512, "n", False), (256, "n", True)],
+)
+def test_winograd_reads_large_weights_only_for_large_images(
+    channels: int, size: int | str, expected: bool
+) -> None:
+    text = f"""model (float[1, {channels}, {size}, {size}] x) => (y) {{
+        y = Conv <pads = [1, 1, 1, 1]> (x, f) }}"""
+    weights = {"f": weight(channels, channels, 3, 3)}
+    assert bool(taken_by(Winograd(), text, weights)) == expected
+
+
 def test_infinities_do_not_spread_beyond_what_reads_them() -> None:
     """The transforms alone would make NaN of a whole square, and of its neighbours."""
     text = "model (float[1, 32, h, w] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
