@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import mul
 from typing import Any
 
@@ -13,6 +13,7 @@ from tvm import sym, tirx
 from .nests import depends
 
 
+@lru_cache(maxsize=1024)
 def int64(number: int) -> Any:
     """An int64 constant."""
     return tirx.IntImm("int64", number)

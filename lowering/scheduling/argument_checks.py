@@ -350,7 +350,9 @@ def _with_outer(statement: Any, replacements: Iterator[Any]) -> Any:
 
 
 def _expression(statement: Any) -> Any:
-    """What a statement reads: the value that it binds, or all of it."""
+    """What a statement reads: the value that it binds, the condition that it asserts, or all."""
+    if isinstance(statement, tirx.AssertStmt):
+        return statement.condition
     return statement.value if isinstance(statement, tirx.Bind) else statement
 
 
@@ -364,6 +366,9 @@ def _is_for_checks(statement: Any, reads: Sequence[_Read]) -> bool:
 def _reads(value: Any) -> list[_Read]:
     """The fields that an expression or statement reads."""
     calls: list[Any] = []
-    tvm_ffi.structural_walk(value, (ir.Call, calls.append))
+    if isinstance(value, ir.Call) and value.op.same_as(_READ):
+        calls.append(value)
+    else:
+        tvm_ffi.structural_walk(value, (ir.Call, calls.append))
     found = (call.args for call in calls if call.op.same_as(_READ))
     return [(base, int(number), int(field)) for base, number, field in found]

@@ -326,6 +326,8 @@ def depends(expression: Any, variables: Sequence[Any]) -> bool:
 
 def substituted(expression: Any, values: Mapping[Any, Any]) -> Any:
     """An expression or statement with variables replaced by other expressions."""
+    if isinstance(expression, (tirx.IntImm, ir.Var)):  # Most are, and a traversal takes its time.
+        return values.get(expression, expression)
     return tvm_ffi.structural_map(
         expression, (ir.Var, lambda variable: values.get(variable, variable)), order="post"
     )

@@ -149,6 +149,8 @@ class _Names:
 
     def applied(self, root: Any) -> Any:
         """A function, type or expression with names in place of the sizes."""
+        if _is_plain(root):
+            return root
         known: dict[int, tuple[Any, Any]] = {}
 
         def replace(expression: Any) -> Any:
@@ -206,6 +208,8 @@ def _variables(root: Any) -> set[Any]:
 
 def _variables_in_order(root: Any) -> list[Any]:
     """The variables in an expression or statement, in the order of a traversal, each once."""
+    if _is_plain(root):
+        return [root] if isinstance(root, ir.Var) else []
     found: dict[int, Any] = {}
 
     def visit(variable: Any) -> None:
