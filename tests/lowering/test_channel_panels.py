@@ -102,7 +102,7 @@ def test_lines_without_gaps() -> None:
     check(text, weights, [*SIZES, {"b": 2, "h": 70, "w": 1}])
 
 
-@pytest.mark.parametrize("target", TARGETS[1:])
+@pytest.mark.parametrize("target", one_of(2, TARGETS[1:]))
 def test_on_processors_with_shorter_vectors(target: Any) -> None:
     text = """model (float[1, 64, h, w] x) => (y) {
         p = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f)

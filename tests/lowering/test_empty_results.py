@@ -40,7 +40,7 @@ def _model(name: str) -> Any:
     return with_weights(f"m (float[{shape}] x) => (y) {{ y = {node} }}", weights)
 
 
-@pytest.mark.parametrize("name", one_of(2, MODELS))
+@pytest.mark.parametrize("name", one_of(3, MODELS))
 def test_empty_results(name: str) -> None:
     shape, *_, size = MODELS[name]
     machine = virtual_machine(looplift.compile(looplift.from_onnx(_model(name)), "native"))

@@ -93,7 +93,7 @@ LINES: dict[str, tuple[str, str, tuple[int, ...], int]] = {
 """Input, node, the shape of the weight, and the least size of the input."""
 
 
-@pytest.mark.parametrize(("name", "target"), one_of(4, itertools.product(LINES, TARGETS)))
+@pytest.mark.parametrize(("name", "target"), one_of(7, itertools.product(LINES, TARGETS)))
 def test_lines_of_any_number_of_positions(name: str, target: Any) -> None:
     """Vectors of the last positions hold channels where that takes fewer of them."""
     inputs, node, shape, least = LINES[name]

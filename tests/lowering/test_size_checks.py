@@ -11,6 +11,7 @@ import tvm
 
 import looplift
 
+from ..samples import one_of
 from .comparison import weight, with_weights
 from .compiled import virtual_machine
 from .conftest import parse
@@ -33,7 +34,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.parametrize("name", WINDOWS)
+@pytest.mark.parametrize("name", one_of(2, WINDOWS))
 def test_a_window_larger_than_its_input(name: str) -> None:
     node, size = WINDOWS[name]
     machine = _machine(f"m (float[b, 3, h] x) => (y) {{ y = {node} }}", f=weight(3, 3, 5))

@@ -43,7 +43,7 @@ TRANSPOSED = {
 """Axes, attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", one_of(2, TRANSPOSED))
+@pytest.mark.parametrize("name", one_of(3, TRANSPOSED))
 def test_transposed_convolutions_by_phases(name: str) -> None:
     axes, attributes, shape = TRANSPOSED[name]
     nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"
@@ -61,7 +61,7 @@ def test_a_transposed_convolution_that_cuts_more_than_its_taps_reach() -> None:
     check(text, {"f": weight(8, 16, 2)}, [{"h": 6}, {"h": 40}])
 
 
-@pytest.mark.parametrize("sizes", ["h", "h, w"])
+@pytest.mark.parametrize("sizes", one_of(2, ["h, w", "h"]))
 def test_one_kernel_interleaves_phases(sizes: str) -> None:
     rank = len(sizes.split(","))
     text = f"""model (float[b, 4, {sizes}] x) => (y) {{

@@ -220,7 +220,7 @@ def use_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recurrent_layout, "_LEAST_STEPS", 3)  # Odd: h changes places in between.
 
 
-@pytest.mark.parametrize("op", GATES)
+@pytest.mark.parametrize("op", one_of(3, GATES))
 def test_a_sequence_of_several_chunks(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     use_small_chunks(monkeypatch)
     states = ("initial_h", "initial_c", "P") if op == "LSTM" else ("initial_h",)
@@ -255,6 +255,7 @@ def test_every_activation_with_default_and_given_parameters() -> None:
     check_against_onnxruntime(layers)
 
 
+@pytest.mark.soak
 def test_every_activation_in_float64() -> None:
     layers = [Layer("RNN", {"activations": [name]}, ("B",)) for name in ACTIVATIONS]
     rng = np.random.default_rng(0)
