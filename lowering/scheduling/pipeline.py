@@ -64,6 +64,7 @@ from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .shared_bodies import share_loop_bodies
 from .shared_functions import outline_shared_functions
+from .shared_shapes import share_shapes
 from .size_checks import check_sizes
 from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
 from .tabulated_copies import TabulatedCopy
@@ -168,6 +169,7 @@ def _for_cpu() -> Any:
             passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),
             passes.ComputePrimValue(),
+            _module_pass(share_shapes),
             passes.VMShapeLower(),
             _module_pass(mark_size_functions),
             _module_pass(drop_proven_checks),
