@@ -80,11 +80,12 @@ def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
         return tensor
     if all(as_int(own) == 1 or analyzer.can_prove_equal(own, out) for own, out in pairs):
         return bb.normalize(relax.op.broadcast_to(tensor, relax.ShapeExpr(list(shape))))
-    fitting = [
-        own if _always_fits(own, out, analyzer) else _one_or(own, out)
+    required = [
+        own if _always_fits(own, out, analyzer) else _required_size(own, out)
         for own, out in pairs[len(shape) - len(dims) :]
     ]
-    checked = match_dims(bb, match_dims(bb, tensor, fitting), dims)
+    # The first cast checks the sizes, the second restores the symbols that `_expand` compares.
+    checked = match_dims(bb, match_dims(bb, tensor, required), dims)
     return bb.normalize(bb.call_te(_expand, checked, list(shape), primfunc_name_hint="expand"))
 
 
@@ -97,7 +98,7 @@ def _always_fits(own: Any, out: Any, analyzer: Any) -> bool:
     return chosen and bool(tvm_ffi.structural_equal(out.condition, own == 1))
 
 
-def _one_or(own: Any, out: Any) -> Any:
+def _required_size(own: Any, out: Any) -> Any:
     """The size that an axis of size `own` must have to be broadcast to `out`."""
     return out if as_int(own) is not None else tirx.Select(own == 1, ONE, out)
 

@@ -173,7 +173,7 @@ def better_position(greatest: bool, takes_last: bool) -> Callable[[Any, Any], tu
 
 
 def reduced_shape(data: Any, along: dict[int, Any], keepdims: bool) -> list[Any]:
-    """The shape of the data reduced along axes, which `along` has the reduction variables of."""
+    """The shape of a reduction of data. `along` has the variable of each axis that is reduced."""
     sizes = [ONE if axis in along else size for axis, size in enumerate(data.shape)]
     return [size for axis, size in enumerate(sizes) if keepdims or axis not in along]
 

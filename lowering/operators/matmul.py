@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax, tirx
@@ -33,30 +34,36 @@ def matmul(ctx: ConverterContext) -> Value:
 
     Products of bytes, which ONNX does not have, are added up in int32.
     """
-    ctx = _with_factors_that_fit(ctx, -1, -2)
+    ctx = _check_inner_sizes(ctx, -1, -2)
     product = ctx.bb.normalize(_broadcast_matmul(ctx))
     dims = known_dims(ctx.inputs[0])
     return fill_if_empty(ctx, product, dims[-1:] if dims else [], 0)
 
 
-def _with_factors_that_fit(ctx: ConverterContext, axis: int, of_second: int) -> ConverterContext:
-    """The context with factors whose sizes along the axes that are summed over are the same.
+def _check_inner_sizes(ctx: ConverterContext, left_axis: int, right_axis: int) -> ConverterContext:
+    """The context with one factor cast, so that a run in which the inner sizes differ fails.
 
-    A run in which they differ fails. A vector has only one axis.
+    The axes are those of matrices. A vector has only one.
     """
     left, right, *others = ctx.inputs
-    first, second = known_dims(left), known_dims(right)
-    if not first or not second:
+    left_dims, right_dims = known_dims(left), known_dims(right)
+    if not left_dims or not right_dims:
         return ctx
-    axis, of_second = (
-        a % len(s) if len(s) > 1 else 0 for a, s in ((axis, first), (of_second, second))
+    left_axis, right_axis = (
+        axis % len(dims) if len(dims) > 1 else 0
+        for axis, dims in ((left_axis, left_dims), (right_axis, right_dims))
     )
-    size, other = first[axis], second[of_second]
-    if as_int(other) is not None:
-        left = match_dims(ctx.bb, left, [*first[:axis], other, *first[axis + 1 :]])
+    left_size, right_size = left_dims[left_axis], right_dims[right_axis]
+    if as_int(right_size) is not None:
+        left = match_dims(ctx.bb, left, _replaced(left_dims, left_axis, right_size))
     else:
-        right = match_dims(ctx.bb, right, [*second[:of_second], size, *second[of_second + 1 :]])
+        right = match_dims(ctx.bb, right, _replaced(right_dims, right_axis, left_size))
     return ctx.derive(inputs=[left, right, *others])
+
+
+def _replaced(dims: Sequence[Any], axis: int, size: Any) -> list[Any]:
+    """The dimensions with another size along an axis."""
+    return [*dims[:axis], size, *dims[axis + 1 :]]
 
 
 def _broadcast_matmul(ctx: ConverterContext) -> Value:
@@ -90,7 +97,7 @@ def gemm(ctx: ConverterContext) -> Value:
         if shape is not None and len(shape) != 2:
             raise UnsupportedError(f"a factor has rank {len(shape)}, but Gemm multiplies matrices")
     axis, of_second = (0 if ctx.attr("transA", 0) else 1), (1 if ctx.attr("transB", 0) else 0)
-    ctx = _with_factors_that_fit(ctx, axis, of_second)
+    ctx = _check_inner_sizes(ctx, axis, of_second)
     result = ctx.bb.normalize(ctx.by_tvm())
     dims, addend = known_dims(ctx.inputs[0]), ctx.inputs[2]
     inner = [dims[axis]] if dims else []

@@ -13,6 +13,7 @@ from tvm import sym, tirx
 from .nests import depends
 
 
+# Kernels have the same few numbers thousands of times, and making one is a call into C++.
 @lru_cache(maxsize=1024)
 def int64(number: int) -> Any:
     """An int64 constant."""

@@ -366,6 +366,7 @@ def _is_for_checks(statement: Any, reads: Sequence[_Read]) -> bool:
 def _reads(value: Any) -> list[_Read]:
     """The fields that an expression or statement reads."""
     calls: list[Any] = []
+    # Most bindings are a single read, whose base is a variable in what TVM writes.
     if isinstance(value, ir.Call) and value.op.same_as(_READ):
         calls.append(value)
     else:

@@ -180,7 +180,7 @@ def _in_order(indices: Sequence[Any], variable: Any, analyzer: Any) -> bool:
 def has_truth_values(block: tirx.SBlock) -> bool:
     """Whether a block reads, writes or joins truth values.
 
-    TVM's LLVM code for vectors of them is wrong: `not` of a vector of bytes turns every bit round,
+    TVM's LLVM code for vectors of them is wrong: `not` of a vector of bytes flips every bit,
     and some kernels fail its verification (apache-tvm 0.27).
     """
     found: list[Any] = []

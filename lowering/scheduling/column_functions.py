@@ -15,7 +15,7 @@ from tvm.tirx.script import builder as ib
 from .affine import int64
 from .emission import bound
 from .micro_kernels import call_function
-from .shared_functions import ANY_SHAPE, function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import span
 
 GAPS = "looplift_gaps"
@@ -61,7 +61,7 @@ def gaps_function(lanes: int) -> tirx.PrimFunc:
             with ib.serial(int64(lanes)) as lane:
                 distance = places[number * lanes + lane] - first - tirx.floordiv(lane, times)
                 ib.buffer_store(gaps, gaps[number] | distance, [number])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def copy_columns_function(lanes: int, kind: str) -> tirx.PrimFunc:
@@ -96,4 +96,4 @@ def copy_columns_function(lanes: int, kind: str) -> tirx.PrimFunc:
             copy_vector(number, list(zip(_TIMES, gaps, strict=True)))
         with ib.serial(width - vectors * lanes) as rest:
             copy_one(vectors * lanes + rest)
-    return outlined(builder.get())
+    return noinline(builder.get())

@@ -20,7 +20,7 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import architecture, vector_bytes
 from .micro_kernels import Tile, call_function
-from .shared_functions import ANY_SHAPE, function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import span
 
 DOTS = "looplift_dots_"
@@ -149,4 +149,4 @@ def dot_function(dot: Dot, tile: Tile, rows: int) -> tirx.PrimFunc:
         for (row, vector), total in sums.items():
             place = span(tirx.IntImm("int64", row * tile.width + vector * tile.lanes), tile.lanes)
             ib.buffer_store(out, total[whole], [place])
-    return outlined(builder.get())
+    return noinline(builder.get())

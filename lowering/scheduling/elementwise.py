@@ -29,7 +29,16 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import native_tile
-from .nests import Nest, depends, inlined, is_if_then_else, loads, nests_of, without_loads
+from .nests import (
+    Nest,
+    depends,
+    inlined,
+    is_if_then_else,
+    is_number,
+    loads,
+    nests_of,
+    without_loads,
+)
 
 _COST_OF_CALL = 12
 """The time for each function of an element, in multiply-adds."""
@@ -117,7 +126,8 @@ def is_plain(nest: Nest, types: frozenset[str] = FLOATS) -> bool:
 def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] = FLOATS) -> bool:
     """Whether an expression computes numbers of these types only, without branches.
 
-    It may select by truth values that it loads. It may convert what it loads, and sizes, but not
+    It may select by truth values that it loads: only what joins them is compiled wrongly, see
+    `has_truth_values`. It may convert what it loads, and sizes, but not
     the variables of loops.
     """
     others: list[Any] = []
@@ -144,7 +154,7 @@ def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] =
 def _lines(nest: Nest) -> Lines | None:
     """The longest lines of a nest whose elements follow each other."""
     order = [index for index in nest.indices if not isinstance(index, tirx.IntImm)]
-    order = [v for v in order if not _is_one(nest.extent(v))]
+    order = [v for v in order if not is_number(nest.extent(v), 1)]
     if not order or len({str(v) for v in order}) != len(order):
         return None
     extents = {v: nest.extent(v) for v in nest.variables}
@@ -156,10 +166,6 @@ def _lines(nest: Nest) -> Lines | None:
             fits = store.is_contiguous and store.is_vector
             return Lines(nest, order[:first], order[first:], store) if fits else None
     return None
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store) -> None:

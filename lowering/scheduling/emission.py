@@ -20,7 +20,7 @@ from ..processor import GRAIN
 from .affine import Affine, affine, flat, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions, may_trap
 from .math_functions import FAST_MATH, is_fast
-from .nests import Nest, depends, loads, substituted, without_loads
+from .nests import Nest, depends, is_number, loads, substituted, without_loads
 
 SCHEDULED = "tirx.is_scheduled"
 ON_ONE_CORE = "looplift.on_one_core"
@@ -315,12 +315,10 @@ def epilogue_of(product: Nest, c: Sequence[Any], following: Sequence[Nest]) -> E
     variables = nest.spatial
     distinct = len({str(v) for v in plain}) == len(plain)
     inverse = distinct and all(any(v.same_as(x) for x in variables) for v in plain)
-    covered = all(any(v.same_as(x) for x in plain) or _is_one(nest.extent(v)) for v in variables)
+    covered = all(
+        any(v.same_as(x) for x in plain) or is_number(nest.extent(v), 1) for v in variables
+    )
     return Epilogue(product.buffer, c, nest) if inverse and covered else None
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1
 
 
 class Store:
@@ -380,13 +378,13 @@ class Store:
     @property
     def is_contiguous(self) -> bool:
         """Whether neighbouring columns are neighbours in the output."""
-        return self._target is not None and _is_one(self._target.of(self._columns[-1]))
+        return self._target is not None and is_number(self._target.of(self._columns[-1]), 1)
 
     @property
     def is_vector(self) -> bool:
         """Whether all that is read is read in order along the last axis, or is the same there."""
         steps = [p.of(self._columns[-1]) for p in self._positions.values() if p is not None]
-        return all(_is_number(step, 0) or _is_number(step, 1) for step in steps)
+        return all(static_size(step) in (0, 1) for step in steps)
 
     @property
     def written(self) -> Any:
@@ -504,7 +502,7 @@ class Store:
             position = self._positions[load]
             assert position is not None
             step = position.of(last)
-            if _is_number(step, 0) or load in narrow:
+            if static_size(step) == 0 or load in narrow:
                 continue
             narrow[load] = ib.alloc_buffer((lanes,), str(load.source.dtype))
             _copy(narrow[load], int64(0), self._views[load.source], position.at(here), count, step)
@@ -543,8 +541,3 @@ def _copy(target: Any, to: Any, source: Any, start: Any, count: Any, stride: Any
     """Copies elements that lie at a stride in a flat buffer next to each other."""
     with ib.serial(count) as k:
         ib.buffer_store(target, source[start + k * stride], [to + k])
-
-
-def _is_number(expression: Any, number: int) -> bool:
-    simple = sym.Analyzer().simplify(expression)
-    return isinstance(simple, tirx.IntImm) and int(simple) == number

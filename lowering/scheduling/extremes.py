@@ -3,8 +3,8 @@
     where(max(x · 0.5) == lowest finite number, -inf, max(x))  →  max(x)
 
 TVM's maximum starts from the lowest finite number, which is wrong where all elements are -inf. The
-importer asks for that by a second maximum, so that its modules are right with any pipeline. Here,
-the maximum itself starts from -inf.
+importer therefore adds a second maximum that detects this case, so that its modules are right under
+any pipeline. This pipeline starts the maximum from -inf and drops the second one.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def drop_second_extremes(module: tvm.IRModule) -> tvm.IRModule:
 class _Extremes(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        return call.args[2] if self._only_mends_infinities(call) else call
+        return call.args[2] if self._only_corrects_infinities(call) else call
 
-    def _only_mends_infinities(self, call: Any) -> bool:
+    def _only_corrects_infinities(self, call: Any) -> bool:
         if getattr(call.op, "name", "") != "relax.where":
             return False
         equal = self._value(call.args[0], "relax.equal")

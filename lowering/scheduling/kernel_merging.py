@@ -66,11 +66,10 @@ class _Kernel:
 def _kernel(variable: Any, function: tirx.PrimFunc, arity: int) -> tuple[Any, _Kernel]:
     """A kernel, after a key that it shares with those that differ in numbers only."""
     numbers: list[int] = []
-    nothing = int64(0)
 
     def zero(number: Any) -> Any:
         numbers.append(int(number))
-        return nothing
+        return int64(0)
 
     form = tvm_ffi.convert([_with_numbers(function, zero), arity])
     key = tvm_ffi.StructuralKey(form)  # type: ignore[call-arg]

@@ -16,7 +16,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from .emission import bound
-from .shared_functions import ANY_SHAPE, function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import kept, span
 
 TRANSPOSE = "looplift_transpose"
@@ -55,7 +55,7 @@ def transposition(lanes: int) -> tirx.PrimFunc:
             with ib.Else(), ib.serial(columns) as column, ib.serial(rows) as row:
                 element = source[row * source_row + column]
                 ib.buffer_store(target, element, [column * target_row + row])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def _transposed(rows: Sequence[Any], lanes: int) -> list[Any]:
@@ -114,7 +114,7 @@ class Windows(ABC):
                 with ib.If(together == number), ib.Then():
                     call = tirx.call_extern("int32", f"{self._name}_{number}", *pointers, *numbers)
                     ib.evaluate(call)
-        return outlined(builder.get())
+        return noinline(builder.get())
 
     def _together(self, together: int) -> tirx.PrimFunc:
         lanes = self._lanes
@@ -205,7 +205,7 @@ def line_windows(
                     ib.buffer_store(result, combine(result[whole], element), [whole])
             for first, result in zip(firsts, results, strict=True):
                 ib.buffer_store(out, result[whole], [span(first, lanes)])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 PRODUCTS = "looplift_windows_product"

@@ -44,7 +44,7 @@ from .micro_kernels import (
     rows_ahead,
     share_of_next_panel,
 )
-from .nests import Nest, inlined, loads, nests_of, substituted, without_copies
+from .nests import Nest, inlined, is_number, loads, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import SumOfProducts, sum_of_products
 
@@ -338,7 +338,7 @@ class _Emission:
             return tirx.address_of(self._b[origin]), down
         copy = ib.alloc_buffer((self._depth * width,), "float32")
         columns = bound(tirx.min(self._width - column, width))
-        if _is_one(down):
+        if is_number(down, 1):
             source = tirx.address_of(self._b[origin])
             call_function(TRANSPOSE, copy.data, source, columns, self._depth, width, step)
         else:
@@ -358,17 +358,13 @@ class _Emission:
         position = self._product.b.position
         step, down = position.of(self._n), position.of(self._k)
         whole = _is_static(self._width) and int(self._width) % self._tile.width == 0
-        return whole and _is_one(step) and _is_static(down) and int(down) <= _NEAR
+        return whole and is_number(step, 1) and _is_static(down) and int(down) <= _NEAR
 
 
 def _panels_together(most: int, panels: Any, chunks: Any) -> Any:
     """The number of panels of an item if there are `chunks` chunks of rows."""
     parts = ceil_div(int64(_FEWEST_ITEMS), tirx.max(chunks, int64(1)))
     return tirx.max(tirx.min(int64(most), tirx.floordiv(panels, parts)), int64(1))
-
-
-def _is_one(step: Any) -> bool:
-    return _is_static(step) and int(step) == 1
 
 
 def _is_static(size: Any) -> bool:

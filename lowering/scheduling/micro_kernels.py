@@ -24,7 +24,7 @@ from ..processor import vector_bytes
 from .affine import int64
 from .emission import bound, ceil_div, prefetch
 from .lane_kernels import TRANSPOSE
-from .shared_functions import ANY_SHAPE, outlined
+from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import span
 
 _AHEAD = 1 << 10
@@ -276,8 +276,7 @@ def _parameters(pointers: Iterable[str], numbers: Iterable[str]) -> tuple[list[A
 
 def selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.PrimFunc:
     """The function that calls the micro-kernel for a number of rows."""
-    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+    with IRBuilder() as builder, function_frame():
         rows = ib.arg("rows", ib.int64())
 
         def select(arguments: list[Any], first: int = 1, last: int = tile.rows) -> None:
@@ -292,7 +291,7 @@ def selector(name: str, tile: Tile, selection: Callable[..., None]) -> tirx.Prim
                     select(arguments, middle, last)
 
         selection(tile, select)
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def select_tile(tile: Tile, select: Callable[[list[Any]], None]) -> None:
@@ -370,8 +369,7 @@ def _chains(tile: Tile, rows: int) -> int:
 
 def tile_function(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_tile` calls, for a number of rows."""
-    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+    with IRBuilder() as builder, function_frame():
         pointers, numbers = _parameters(_TILE_POINTERS, _TILE_NUMBERS)
         count_i, count_j, a_i, a_j, b_i, out_row, adds, a_ahead, step = numbers
         a, b, out, table, following = (
@@ -414,8 +412,7 @@ def tile_function(tile: Tile, rows: int) -> tirx.PrimFunc:
 def panels_function(tile: Tile) -> tirx.PrimFunc:
     """What `call_panels` calls."""
     few, is_line = channel_tile(), tile.rows == 1
-    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+    with IRBuilder() as builder, function_frame():
         names = (
             "panels", "positions", "tiles", "rows", "tile_rows", "channels", "taps", "depth",
             "channel_stride", "out_row", "most_few",
@@ -485,18 +482,17 @@ def panels_function(tile: Tile) -> tirx.PrimFunc:
                     TRANSPOSE, tirx.address_of(out[target]), sums.data, last, rows_of(offset),
                     out_row, few.width,
                 )  # fmt: skip
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def product_function(tile: Tile, rows: int) -> tirx.PrimFunc:
     """What `call_product` calls, for a number of rows.
 
-    It is not inlined: in its caller it would be wrong, see `outlined`. Each number of rows has a
+    It is not inlined: in its caller it would be wrong, see `noinline`. Each number of rows has a
     function of its own: in one for all, LLVM shares their last instructions and keeps the sums in
     memory.
     """
-    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+    with IRBuilder() as builder, function_frame():
         names = [f"a{row}" for row in range(0, tile.rows, _ROWS_OF_POINTER)]
         pointers, numbers = _parameters([*names, *_PRODUCT_POINTERS[1:]], _PRODUCT_NUMBERS)
         count, a_row, a_k, b_k, step = numbers
@@ -514,13 +510,12 @@ def product_function(tile: Tile, rows: int) -> tirx.PrimFunc:
             sums.add(element, b, k * b_k)
             prefetch(following, k * step, is_write=0, locality=2)
         sums.store(out, tile.width)
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def copy_row_function(lanes: int) -> tirx.PrimFunc:
     """What `call_copy_row` calls. LLVM would unroll the loop over rows if it were inlined."""
-    with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        ib.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+    with IRBuilder() as builder, function_frame():
         pointers, numbers = _parameters(
             ("target", "source"), ("before", "count", "after", "stride")
         )
@@ -569,4 +564,4 @@ def copy_row_function(lanes: int) -> tirx.PrimFunc:
             with ib.Else():
                 copy_strided([size for size in (lanes, lanes // 2, lanes // 4) if size >= 4])
         write_fill(before + count, after)
-    return outlined(builder.get())
+    return noinline(builder.get())

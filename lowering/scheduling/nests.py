@@ -90,7 +90,7 @@ def nests_of(kernel: tirx.PrimFunc) -> tuple[Nest, ...] | None:
 def _nest(statement: Any) -> Nest | None:
     loops = []
     while isinstance(statement, tirx.For):
-        if statement.kind != tirx.ForKind.SERIAL or not _is_number(statement.min, 0):
+        if statement.kind != tirx.ForKind.SERIAL or not is_number(statement.min, 0):
             return None
         loops.append(statement)
         statement = statement.body
@@ -98,7 +98,7 @@ def _nest(statement: Any) -> Nest | None:
         return None
     block, values = statement.block, list(statement.iter_values)
     plain = (
-        _is_number(statement.predicate, 1)
+        is_number(statement.predicate, 1)
         and isinstance(block.body, tirx.BufferStore)
         and not block.alloc_buffers
         and not block.match_buffers
@@ -121,7 +121,7 @@ def _are_variables(values: Sequence[Any], loops: Sequence[Any]) -> bool:
 
 def _is_of_one_element(values: Sequence[Any], loops: Sequence[Any]) -> bool:
     """Whether a block computes a tensor of rank 0: its only iteration variable is 0."""
-    return not loops and len(values) == 1 and _is_number(values[0], 0)
+    return not loops and len(values) == 1 and is_number(values[0], 0)
 
 
 def _with_simple_indices(block: Any) -> Any:
@@ -153,7 +153,8 @@ def _with_simple_indices(block: Any) -> Any:
     )  # fmt: skip
 
 
-def _is_number(expression: Any, number: int) -> bool:
+def is_number(expression: Any, number: int) -> bool:
+    """Whether an expression is a number, as it stands."""
     return isinstance(expression, tirx.IntImm) and int(expression) == number
 
 
@@ -284,9 +285,9 @@ def _function_depth(expression: Any, buffer: Any = None, inner: int = 0) -> int:
 
 
 def _same_size(block: Any, consumer: Any) -> bool:
-    """Whether two blocks compute as many elements: axes of size 1 and the order do not matter.
+    """Whether two blocks have the same extents, whatever their order and without those of 1.
 
-    Extents are compared as text. Two symbols of one name would only make a kernel slower.
+    Extents are compared as text: if two symbols of one name differ, work is repeated, no more.
     """
     extents = [sorted(map(str, _long_extents(b))) for b in (block, consumer)]
     return extents[0] == extents[1]
@@ -294,7 +295,7 @@ def _same_size(block: Any, consumer: Any) -> bool:
 
 def _long_extents(block: Any) -> list[Any]:
     extents = [variable.dom.extent for variable in block.iter_vars]
-    return [extent for extent in extents if not _is_number(extent, 1)]
+    return [extent for extent in extents if not is_number(extent, 1)]
 
 
 def loads(expression: Any) -> list[Any]:
@@ -326,7 +327,10 @@ def depends(expression: Any, variables: Sequence[Any]) -> bool:
 
 def substituted(expression: Any, values: Mapping[Any, Any]) -> Any:
     """An expression or statement with variables replaced by other expressions."""
-    if isinstance(expression, (tirx.IntImm, ir.Var)):  # Most are, and a traversal takes its time.
+    # Most expressions are a number or a variable, and a traversal is a call into C++.
+    if isinstance(expression, tirx.IntImm):
+        return expression
+    if isinstance(expression, ir.Var):
         return values.get(expression, expression)
     return tvm_ffi.structural_map(
         expression, (ir.Var, lambda variable: values.get(variable, variable)), order="post"

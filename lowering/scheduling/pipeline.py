@@ -63,7 +63,7 @@ from .reduction import RowReduction
 from .reshapes import restore_reshapes
 from .schedule import schedule_kernel
 from .shared_bodies import share_loop_bodies
-from .shared_functions import outline_shared_functions
+from .shared_functions import forbid_inlining
 from .shared_shapes import share_shapes
 from .size_checks import check_sizes
 from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
@@ -386,11 +386,15 @@ def _module_pass(function: Any) -> Any:
 
 
 _LEFT_OUT = (
+    # LLVM does the same.
     "tirx.RemoveNoOp",
-    "tirx.NarrowDataType",
-    "s_tir.StmtSimplify",
     "s_tir.HoistIfThenElse",
     "s_tir.RenormalizeSplitPattern",
+    # tirx.StmtSimplify follows, once vectors are made.
+    "s_tir.StmtSimplify",
+    # Indices keep the 64 bits of addresses.
+    "tirx.NarrowDataType",
+    # For GPUs and other accelerators.
     "s_tir.InjectPermutedLayout",
     "s_tir.InjectSoftwarePipeline",
     "s_tir.LiftThreadBinding",
@@ -406,9 +410,7 @@ _LEFT_OUT = (
     "s_tir.InferFragment",
     "s_tir.LowerThreadAllreduce",
 )
-"""TVM's passes that a CPU kernel does not need: those that LLVM repeats, those for GPUs and other
-accelerators, one that makes indices shorter than the 64 bits of an address, and a simplification
-that TVM repeats after it has made vectors."""
+"""TVM's passes that a CPU kernel does not need."""
 
 
 def _kernel_pipeline() -> tuple[Any, Any, Any]:
@@ -433,7 +435,7 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
     finish = tvm.transform.Sequential(
         [
             for_host(),
-            _module_pass(outline_shared_functions),
+            _module_pass(forbid_inlining),
             _module_pass(share_loop_bodies),
             _module_pass(pause_launches),
             _module_pass(expand_functions),

@@ -139,28 +139,28 @@ class _Rows:
         count = bound(count)
         most = tirx.floordiv(int64(_ITEM_ELEMENTS), tirx.max(others * length, int64(1)))
         together = bound(tirx.max(most, int64(1)))
-        steps = self._steps()
+        strides = self._row_strides()
 
         def some_rows(item: Any) -> None:
             first = bound(item * together)
             rows = bound(tirx.min(count - first, together))
-            if steps is None:
+            if strides is None:
                 with ib.serial(rows) as number:
                     row(bound(first + number))
                 return
-            here, there = (
-                tirx.address_of(views[buffer][position.at({}) + first * step])
-                for buffer, position, step in zip(
-                    buffers, (self.target, *self.positions.values()), steps, strict=True
+            target, source = (
+                tirx.address_of(views[buffer][position.at({}) + first * stride])
+                for buffer, position, stride in zip(
+                    buffers, (self.target, *self.positions.values()), strides, strict=True
                 )
             )
-            call_reduce_rows(self.combination, here, there, rows, length, steps, self.start)
+            call_reduce_rows(self.combination, target, source, rows, length, strides, self.start)
 
         for_items(bound(pieces(count, together)), count * others * length * _COST, some_rows)
 
-    def _steps(self) -> tuple[Any, Any] | None:
-        """The distances of rows in the result and in what is read, if elements are reduced as they
-        are and all rows are as far from the one before; None otherwise.
+    def _row_strides(self) -> tuple[Any, Any] | None:
+        """The strides between rows in the result and in the source, if the term is a plain load and
+        rows are evenly spaced; None otherwise.
         """
         if self.outer or not isinstance(self.term, ir.TensorLoad):
             return None
@@ -215,8 +215,10 @@ def _rows(nest: Nest) -> _Rows | None:
     along = [last]
     while outer and _follow(outer[-1], along[0], nest, known.values()):
         along.insert(0, outer.pop())
-    # A softmax, whose maximum starts from a finite number, is NaN anyway.
-    combination = Combination(kind, kind is tirx.Add or math.isinf(init.value.value))
+    # TVM starts the maximum of a softmax from a finite number, and `legalize_extreme` other maxima
+    # from an infinity. A softmax is NaN in any case, so the faster maximum will do.
+    keeps_nan = kind is tirx.Add or math.isinf(init.value.value)
+    combination = Combination(kind, keeps_nan)
     return _Rows(nest, combination, term, init.value, outer, along, known, target)
 
 

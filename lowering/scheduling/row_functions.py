@@ -16,7 +16,7 @@ from tvm.tirx.script import builder as ib
 from .affine import int64
 from .emission import bound
 from .micro_kernels import call_function
-from .shared_functions import ANY_SHAPE, function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, noinline
 
 
 @dataclass(frozen=True)
@@ -116,4 +116,4 @@ def reduce_rows_function(combination: Combination, lanes: int) -> tirx.PrimFunc:
             reducer = RowReducer(combination, lanes, start)
             reducer.add(length, lambda place: source[row * source_step + place])
             reducer.store(target, row * target_step)
-    return outlined(builder.get())
+    return noinline(builder.get())

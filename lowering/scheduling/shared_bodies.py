@@ -32,8 +32,8 @@ def share_loop_bodies(module: tvm.IRModule) -> tvm.IRModule:
     """The module of kernels, ready for LLVM, with one body for both loops.
 
     Every loop for one core becomes serial, also where TVM has made the bodies differ or has removed
-    the other loop. The function is outlined: LLVM would inline it in one of the loops and compile
-    its body twice. No two of its pointers lead to the same memory (see `_base`).
+    the other loop. LLVM must not inline the function: it would do so in one of the loops, and
+    compile its body twice. No two of its pointers lead to the same memory (see `_base`).
     """
     for variable, kernel in list(module.functions_items()):
         if not isinstance(kernel, tirx.PrimFunc):

@@ -12,30 +12,30 @@ from tvm.tirx.script import builder as ib
 ANY_SHAPE = (1 << 48,)
 """The shape of a buffer that is only a pointer."""
 
-_OUTLINED = "looplift.is_outlined"
-"""The attribute of a function that `outline_shared_functions` keeps from being inlined."""
+_NOINLINE = "looplift.noinline"
+"""The attribute of a function that `forbid_inlining` keeps from being inlined."""
 
 
-def outlined(function: tirx.PrimFunc) -> tirx.PrimFunc:
+def noinline(function: tirx.PrimFunc) -> tirx.PrimFunc:
     """The function, marked not to be inlined by LLVM.
 
-    Inlined, it would be miscompiled: TVM tells LLVM that accesses by way of different variables
-    never meet (TBAA). That holds within a kernel, but not between what this function writes and the
+    Inlined, it would be miscompiled: TVM tells LLVM that accesses through different variables never
+    alias (TBAA). That holds within a kernel, but not between what this function writes and the
     buffer that the caller reads after it.
     """
-    return function.with_attr(_OUTLINED, True)
+    return function.with_attr(_NOINLINE, True)
 
 
-def outline_shared_functions(module: tvm.IRModule) -> tvm.IRModule:
+def forbid_inlining(module: tvm.IRModule) -> tvm.IRModule:
     """The module of kernels, ready for LLVM, with the marked functions in compute scopes.
 
     This comes after TVM's lowering, which moves buffers out of a compute scope: LLVM would then
     keep them in memory, and store sums that nothing reads.
     """
     for variable, function in list(module.functions_items()):
-        if isinstance(function, tirx.PrimFunc) and _OUTLINED in (function.attrs or {}):
+        if isinstance(function, tirx.PrimFunc) and _NOINLINE in (function.attrs or {}):
             module[variable] = in_compute_scope(
-                variable.name_hint, function.without_attr(_OUTLINED)
+                variable.name_hint, function.without_attr(_NOINLINE)
             )
     return module
 

@@ -20,7 +20,7 @@ from .affine import Affine, int64, product, static_size
 from .convolution_form import Convolved
 from .emission import bound
 from .micro_kernels import Tile, call_copy_row, call_function, call_tile
-from .shared_functions import ANY_SHAPE, function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, noinline
 
 MOST_POSITIONS = 12
 """The most positions of a small image."""
@@ -135,7 +135,7 @@ def gather_taps() -> tirx.PrimFunc:
                 ib.buffer_store(used, tap, [number[int64(0)]])
                 ib.buffer_store(number, number[int64(0)] + 1, [int64(0)])
         ib.buffer_store(used, number[int64(0)], [taps])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def call_tap_products(
@@ -193,7 +193,7 @@ def tap_products(tile: Tile) -> tirx.PrimFunc:
                     following=(tirx.address_of(weights[bound(row + tile_step)]), step),
                 )  # fmt: skip
                 ib.buffer_store(next_tap, begin + run, [int64(0)])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def length_of_run(used: Any, begin: Any, most: Any, length: Any) -> Any:

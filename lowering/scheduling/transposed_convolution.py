@@ -41,9 +41,6 @@ def split_into_phases(module: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class _SplitIntoPhases(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule) -> None:
-        super().__init__(module)
-
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         rank = _RANKS.get(getattr(call.op, "name", ""))

@@ -29,9 +29,6 @@ def absorb_transpositions(module: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class _Products(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule) -> None:
-        super().__init__(module)
-
     def visit_call_(self, call: Any) -> Any:
         """The product, of operands before their transpositions."""
         call = self.visit_expr_post_order(call)

@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, product, unflattened
+from .affine import Affine, affine, flat, int64, product, static_size, unflattened
 from .elementwise import is_plain
 from .emission import Store, bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
 from .lane_kernels import TRANSPOSE
@@ -94,8 +94,10 @@ def _transposed(nest: Nest) -> _Transposed | None:
         position = affine(list(load.source.shape), list(load.indices), variables)
         if position is None or load.source.same_as(nest.buffer):
             return None
-        line = next((v for v in others if _is_one(position.of(v))), None)
-        if line is None or column not in position.coefficients or _is_one(position.of(column)):
+        line = next((v for v in others if static_size(position.of(v)) == 1), None)
+        if line is None or column not in position.coefficients:
+            continue
+        if static_size(position.of(column)) == 1:
             continue
         extents = {v: nest.extent(v) for v in variables}
         store = Store(_Value(nest, load), variables, extents, [column])
@@ -104,11 +106,6 @@ def _transposed(nest: Nest) -> _Transposed | None:
             is_copy = nest.value.same_as(load)
             return _Transposed(nest, outer, line, column, load.source, position, store, is_copy)
     return None
-
-
-def _is_one(step: Any) -> bool:
-    simple = sym.Analyzer().simplify(step)
-    return isinstance(simple, tirx.IntImm) and int(simple) == 1
 
 
 def _emit(found: _Transposed) -> None:

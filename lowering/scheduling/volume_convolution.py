@@ -33,9 +33,6 @@ def split_volumes(module: tvm.IRModule) -> tvm.IRModule:
 
 @mutator
 class _Volumes(PyExprMutator):  # type: ignore[misc]
-    def __init__(self, module: tvm.IRModule) -> None:
-        super().__init__(module)
-
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         return self._by_planes(call) if _splits(call) else call

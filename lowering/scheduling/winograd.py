@@ -40,13 +40,14 @@ from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 
 _SQUARE = POINTS * POINTS
 _CHANNELS = 32
-"""Channels of input and of output from which on the transforms of a large image cost less than they
-save; for images of unknown size, this alone decides."""
-_WEIGHTS = 256 * 256
-"""Products of both numbers of channels up to which a cache holds the weights. Images with more
-channels are mostly small: where the size is unknown, they are taken for such."""
+"""The fewest input and output channels for which the transforms of a large image cost less than
+they save."""
+_MOST_CACHED_WEIGHTS = 256 * 256
+"""Input times output channels up to which a cache holds the transformed weights, of 4 MiB. Images
+of unknown size with more channels are assumed to be small, as in the last layers of a ResNet."""
 _COST_OF_WEIGHT, _COST_OF_FAR_WEIGHT = 12, 26
-"""The time to read a weight from a cache, and from memory, in multiply-adds."""
+"""The cost of reading a weight from the cache and from memory, in multiply-adds: 7x7 positions pay
+off for 256 channels on an EPYC (Zen 4), and not for 512 on a Xeon (Sapphire Rapids)."""
 _COST_OF_TRANSFORM = 240
 """The time to transform a channel of the input or the output of a square, in multiply-adds."""
 _CACHED = 1 << 18
@@ -87,13 +88,14 @@ def _costs_more_than_it_saves(found: Convolved, rows: int, channels: int) -> boo
     positions, squares = 1, 1
     for size in sizes:
         if size is None:
-            return rows * channels > _WEIGHTS
+            return rows * channels > _MOST_CACHED_WEIGHTS
         positions, squares = positions * size, squares * -(-size // 2)
-    products = rows * channels
-    saved = (9 * positions - _SQUARE * squares) * products
-    cost = _COST_OF_WEIGHT if products <= _WEIGHTS else _COST_OF_FAR_WEIGHT
-    weights = cost * (_SQUARE - 9) * products
-    return saved < weights + _COST_OF_TRANSFORM * squares * (rows + channels)
+    weights_of_tap = rows * channels
+    saved = (9 * positions - _SQUARE * squares) * weights_of_tap
+    is_cached = weights_of_tap <= _MOST_CACHED_WEIGHTS
+    cost = _COST_OF_WEIGHT if is_cached else _COST_OF_FAR_WEIGHT
+    cost_of_weights = cost * (_SQUARE - 9) * weights_of_tap
+    return saved < cost_of_weights + _COST_OF_TRANSFORM * squares * (rows + channels)
 
 
 class _Emission(Emission):

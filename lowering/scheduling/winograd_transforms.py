@@ -15,7 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
-from .shared_functions import ANY_SHAPE, function_frame, outlined
+from .shared_functions import ANY_SHAPE, function_frame, noinline
 
 POINTS = 4
 """Points along an axis: rows of B' and of G."""
@@ -98,7 +98,7 @@ def input_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
                     target = number * panel + point * (POINTS * i + j) + column
                     ib.buffer_store(out, value, [span(target, lanes)])
         ib.buffer_store(finite, total[zero], [zero])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
@@ -126,7 +126,7 @@ def output_transform(lanes: int, vectors: int) -> tirx.PrimFunc:
                     for j, value in enumerate(pair):
                         target = line * i + (position * 2 + j) * width + column
                         ib.buffer_store(out, value, [span(target, lanes)])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def recovered_taps() -> tirx.PrimFunc:
@@ -149,7 +149,7 @@ def recovered_taps() -> tirx.PrimFunc:
                     target = (channel * 9 + 3 * i + j) * rows + row
                     ib.buffer_store(out, value, [target])
                     ib.buffer_store(out, -value, [target + channels * 9 * rows])
-    return outlined(builder.get())
+    return noinline(builder.get())
 
 
 def _arguments(pointers: int, numbers: int) -> tuple[list[Any], list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -62,6 +63,11 @@ def taken_by(rule: Any, text: str, weights: dict[str, Array]) -> list[s_tir.Sche
         kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
         found = [rule.apply(kernel, target, False) for kernel in kernels]
     return [schedule for schedule in found if schedule is not None]
+
+
+def vector_statements(schedule: s_tir.Schedule) -> list[str]:
+    """What a scheduled kernel computes in vectors."""
+    return re.findall(r"for \w+ in T\.vectorized\(.*\):\n\s*(.*)", schedule.mod.script())
 
 
 def random(value: onnx.ValueInfoProto, given: dict[str, int]) -> Array:

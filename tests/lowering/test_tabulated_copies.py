@@ -160,3 +160,4 @@ def test_copies_of_a_type_share_a_function() -> None:
     code = compiled.mod.imports[0].inspect_source("ll")
     for name in ("copy_columns_float32", "gaps"):
         assert len(re.findall(rf"^define .*@looplift_{name}_compute_", code, re.MULTILINE)) == 1
+        assert len(re.findall(f"call .*@looplift_{name}_compute_", code)) >= 2
