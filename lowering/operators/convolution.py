@@ -33,10 +33,32 @@ def conv(ctx: ConverterContext) -> Value:
         sizes = [as_int(size) for size in dims[2:]]
         if None not in sizes and list(declared) != sizes:
             raise UnsupportedError(f"kernel_shape is {list(declared)}, the weight is of {sizes}")
-    if bias is None or dims is None:
+    if dims is None:
         return _by_tvm_after_padding(ctx, 0)
-    bias = match_dims(ctx.bb, bias, dims[:1])
+    if bias is not None:
+        bias = match_dims(ctx.bb, bias, dims[:1])
+    data, weight = _with_equal_channels(ctx.bb, data, weight, 1, ctx.attr("group", 1))
     return _by_tvm_after_padding(ctx.derive(inputs=[data, weight, bias]), 0)
+
+
+def _with_equal_channels(
+    bb: Any, data: Value, weight: Value, axis: int, groups: int
+) -> tuple[Value, Value]:
+    """The data and the weight, one of them cast: a run in which their input channels differ fails.
+
+    The weight has those of a group along an axis.
+    """
+    dims, of_weight = known_dims(data), known_dims(weight)
+    if dims is None or of_weight is None:
+        return data, weight
+    channels = as_int(dims[1])
+    if channels is None:
+        wanted = sym.Analyzer().simplify(of_weight[axis] * groups)
+        return match_dims(bb, data, [dims[0], wanted, *dims[2:]]), weight
+    if as_int(of_weight[axis]) is not None:
+        return data, weight  # TVM compares numbers itself.
+    of_weight[axis] = tirx.IntImm("int64", channels // groups)
+    return data, match_dims(bb, weight, of_weight)
 
 
 def conv_of_bytes(ctx: ConverterContext, data: Value, weight: Value, fill: Value) -> Value:
@@ -115,6 +137,9 @@ def conv_transpose(ctx: ConverterContext) -> Value:
 
     TVM's converter ignores `output_shape`. Here it decides the padding, as in the specification.
     """
+    data, weight, *bias = ctx.inputs
+    data, weight = _with_equal_channels(ctx.bb, data, weight, 0, 1)
+    ctx = ctx.derive(inputs=[data, weight, *bias])
     if "output_shape" not in ctx.attrs:
         return ctx.by_tvm()
     sizes = _spatial_dims(ctx.inputs[0])

@@ -20,8 +20,10 @@ from tvm import relax, te, tirx
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Value, as_int
 from .broadcasting import (
+    broadcast_to,
     broadcast_together,
     convert_broadcast,
+    dims_of,
     known_dims,
     lacks_shape,
     match_sizes,
@@ -88,6 +90,7 @@ def arithmetic(ctx: ConverterContext) -> Value:
     of_tensors = ctx.derive(inputs=ctx.tensors())
     choose = _EXTREMES.get(ctx.op_type)
     if ctx.op_type == "Div":
+        of_tensors = _without_integer_zeros(of_tensors)
         if _is_narrow_integer(of_tensors.inputs[0]):
             return _in_int32(of_tensors)
         of_tensors = _without_zero_divisor(of_tensors)
@@ -105,6 +108,17 @@ def _in_int32(ctx: ConverterContext) -> Value:
     wide = [ctx.cast(value, "int32") for value in ctx.inputs]
     result = ctx.bb.normalize(convert_broadcast(ctx.derive(inputs=wide)))
     return ctx.cast(result, str(ctx.inputs[0].ty.dtype))
+
+
+def _without_integer_zeros(ctx: ConverterContext) -> ConverterContext:
+    """The division of integers with 1 in place of divisors that are 0: a processor traps there."""
+    dividend, divisor = ctx.inputs
+    dtype = str(divisor.ty.dtype)
+    if "int" not in dtype or (isinstance(divisor, Constant) and divisor.value.numpy().all()):
+        return ctx
+    is_zero = ctx.bb.normalize(relax.op.equal(divisor, relax.const(0, dtype)))
+    replaced = relax.op.where(is_zero, relax.const(1, dtype), divisor)
+    return ctx.derive(inputs=[dividend, ctx.bb.normalize(replaced)])
 
 
 def _without_zero_divisor(ctx: ConverterContext) -> ConverterContext:
@@ -139,7 +153,7 @@ def modulo(ctx: ConverterContext) -> Value:
     operands = read_symbolic(ctx.inputs)
     if operands and not ctx.attr("fmod", 0):
         return write_sizes(map_sizes(tirx.floormod, *operands))
-    tensors = ctx.tensors()
+    tensors = _without_integer_zeros(ctx.derive(inputs=ctx.tensors())).inputs
     if _is_narrow_integer(tensors[0]):
         return _in_int32(ctx.derive(inputs=tensors))
     dtype = tensors[1].ty.dtype
@@ -208,6 +222,9 @@ def prelu(ctx: ConverterContext) -> Value:
         data = match_sizes(ctx.bb, data, [slope], range(data.ty.ndim))
     # TVM's PRelu compares the sizes of the slope and the data, which must be numbers for it.
     below = ctx.bb.normalize(relax.op.multiply(data, slope))
+    if lacks_shape(below):
+        slope = broadcast_to(ctx.bb, slope, dims_of(data, "data"))
+        below = ctx.bb.normalize(relax.op.multiply(data, slope))
     is_below = ctx.bb.normalize(relax.op.less(data, relax.const(0, str(data.ty.dtype))))
     return relax.op.where(is_below, below, data)
 

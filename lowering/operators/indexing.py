@@ -10,7 +10,7 @@ from ...rewrite.errors import UnsupportedError
 from ..kernel_call import call_kernel
 from ..small_kernels import range_along
 from ..values import Constant, Sizes, Value, as_int, match
-from .broadcasting import ZERO, dims_of, known_dims, require_size
+from .broadcasting import ZERO, dims_of, known_dims, match_dims, require_size
 from .registry import Accepts, ConverterContext, converts
 from .sizes import read_sizes, size_of, write_sizes
 from .top_k import top_k_kernel
@@ -54,19 +54,24 @@ def _one_hot(indices: Any, values: Any, depth: Any, axis: int) -> Any:
 def reverse_sequence(ctx: ConverterContext) -> Value:
     """ReverseSequence, see https://onnx.ai/onnx/operators/onnx__ReverseSequence.html.
 
-    Reverses the first `sequence_lens[b]` time steps of each batch entry b and keeps the others.
+    Reverses the first `sequence_lens[b]` time steps of each batch entry b and keeps the others. A
+    length beyond the last step reverses all of them.
     """
     batch, time = ctx.attr("batch_axis", 1), ctx.attr("time_axis", 0)
     if {batch, time} != {0, 1}:
         raise UnsupportedError(
             f"batch_axis and time_axis must be 0 and 1 in some order, not {batch} and {time}"
         )
-    return ctx.call_te(_reverse, ctx.inputs[0], ctx.inputs[1], batch, time, name="reverse_sequence")
+    data, lengths = ctx.inputs[0], ctx.inputs[1]
+    dims = known_dims(data)
+    if dims is not None:
+        lengths = match_dims(ctx.bb, lengths, [dims[batch]])
+    return ctx.call_te(_reverse, data, lengths, batch, time, name="reverse_sequence")
 
 
 def _reverse(data: Any, lengths: Any, batch: int, time: int) -> Any:
     def element(*indices: Any) -> Any:
-        length = tirx.Cast("int64", lengths(indices[batch]))
+        length = tirx.min(tirx.Cast("int64", lengths(indices[batch])), data.shape[time])
         position = indices[time]
         source = tirx.Select(position < length, length - 1 - position, position)
         return data(*indices[:time], source, *indices[time + 1 :])

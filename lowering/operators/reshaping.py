@@ -38,15 +38,30 @@ def size(ctx: ConverterContext) -> Value:
 def reshape(ctx: ConverterContext) -> Value:
     """Reshape, see https://onnx.ai/onnx/operators/onnx__Reshape.html.
 
-    A shape computed at run time may also contain 0 (copied) and -1 (inferred).
+    A shape computed at run time may also contain 0 (copied) and -1 (inferred). A run in which the
+    result would have another number of elements fails.
     """
-    given = ctx.inputs[1]
-    if read_sizes(given) is not None:
-        return ctx.by_tvm()
+    if read_sizes(ctx.inputs[1]) is not None:
+        result = ctx.bb.normalize(ctx.by_tvm())
+        _check_count(ctx.bb, ctx.inputs[0], known_dims(result))
+        return result
     data = ctx.tensor(0)
     dims = dims_of(data, "data")
     resolved = _resolve(ctx.bb, ctx.tensor(1), dims, bool(ctx.attr("allowzero", 0)))
-    return relax.op.reshape(data, relax.ShapeExpr(sizes_of(ctx.bb, resolved)))
+    shape = sizes_of(ctx.bb, resolved)
+    _check_count(ctx.bb, data, shape)
+    return relax.op.reshape(data, relax.ShapeExpr(shape))
+
+
+def _check_count(bb: Any, data: Value, shape: Sequence[Any] | None) -> None:
+    """Emits a check that a tensor has as many elements as a shape, unless that is certain."""
+    dims = known_dims(data) if isinstance(data.ty, relax.TensorType) else None
+    if dims is None or shape is None:
+        return
+    own, wanted = (functools.reduce(operator.mul, sizes, ONE) for sizes in (dims, shape))
+    if not sym.Analyzer().can_prove_equal(own, wanted):
+        count = bb.emit(relax.ShapeExpr([wanted]))
+        bb.match_cast(count, relax.ShapeType([own]))
 
 
 def _resolve(bb: Any, shape: Value, dims: Sequence[Any], allow_zero: bool) -> Value:

@@ -42,6 +42,8 @@ _SHAPE, _STRIDES, _TYPE, _ARGUMENT, _ELEMENT = 2, 3, 13, 15, 17
 an argument, and an element of a shape."""
 _TENSOR = 70
 """The type index of TVM's tensors (kTVMFFITensor), which hold a DLTensor."""
+_ALIGNMENT = "storage_alignment"
+"""The attribute that promises LLVM the alignment of a tensor."""
 _BODY = "compute_scope"
 """The attribute around what a kernel does after the checks."""
 
@@ -237,6 +239,37 @@ def drop_guaranteed_checks(module: tvm.IRModule) -> tvm.IRModule:
             kernel = kernel.with_body(body).without_attr(_GUARANTEED)
             module[variable] = kernel.without_attr(_SIZES)
     return module
+
+
+def accept_any_alignment(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with lowered kernels that take tensors at any address.
+
+    TVM promises LLVM that the tensors of a kernel are aligned to 64 bytes, as those that it
+    allocates are. An array of NumPy, which the virtual machine takes as it is, lies at a multiple
+    of 16, and an aligned load from there would end the process.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc):
+            body = _without_alignment(kernel.body)
+            if not body.same_as(kernel.body):
+                module[variable] = kernel.with_body(body)
+    return module
+
+
+def _without_alignment(statement: Any) -> Any:
+    """A statement without what is said of alignment around what the kernel does."""
+    if isinstance(statement, tirx.SeqStmt):
+        parts = [_without_alignment(part) for part in statement.seq]
+        is_same = all(new.same_as(old) for new, old in zip(parts, statement.seq, strict=True))
+        return statement if is_same else tirx.SeqStmt(parts)
+    if not isinstance(statement, tirx.AttrStmt) or statement.attr_key == _BODY:
+        return statement
+    body = _without_alignment(statement.body)
+    if statement.attr_key == _ALIGNMENT:
+        return body
+    if body.same_as(statement.body):
+        return statement
+    return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
 
 
 class _Checks:

@@ -24,6 +24,7 @@ from ..processor import is_for_gpu, is_for_llvm
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
 from .affine import static_size
 from .argument_checks import (
+    accept_any_alignment,
     drop_guaranteed_checks,
     mark_guaranteed_arguments,
     mark_size_functions,
@@ -429,7 +430,8 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
             context.opt_level, list(context.required_pass),
             [*context.disabled_pass, COMPACTION, *_LEFT_OUT], [], dict(context.config),
         ):  # fmt: skip
-            return outline_functions(drop_guaranteed_checks(passes(module)))
+            checked = drop_guaranteed_checks(passes(module))
+            return outline_functions(accept_any_alignment(checked))
 
     name = "looplift.kernel_pipeline"
     finish = tvm.transform.Sequential(

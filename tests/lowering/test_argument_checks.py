@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.script import tirx as T  # noqa: N812  as everywhere in TVM
 
+import looplift
 from looplift.lowering import emit
 from looplift.lowering.scheduling import pipeline
 from looplift.lowering.scheduling.argument_checks import (
@@ -20,6 +22,8 @@ from looplift.lowering.scheduling.argument_checks import (
 )
 from looplift.lowering.values import fresh_dim
 
+from ..samples import one_of
+from .comparison import TARGETS
 from .compiled import compile_quickly, virtual_machine
 from .conftest import parse
 
@@ -235,3 +239,29 @@ def test_a_result_of_other_sizes_than_the_kernel_computes_is_found() -> None:
     np.testing.assert_array_equal(machine["main"](two, two).numpy(), np.full(2, 4, np.float32))
     with pytest.raises(Exception, match=r"shape\[0\]"):
         machine["main"](two, three)
+
+
+def at_offset(array: Any, offset: int) -> Any:
+    """A copy of an array that begins `offset` bytes after a multiple of 64."""
+    memory = np.zeros(array.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + offset
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@pytest.mark.parametrize("target", one_of(2, [TARGETS[0], TARGETS[2], TARGETS[1]]))
+@pytest.mark.parametrize("rows", ["33", "n"])
+def test_arrays_may_begin_anywhere(rows: str, target: Any) -> None:
+    """NumPy aligns to 16 bytes, TVM to 64: an aligned load would end the process."""
+    text = f"""m (float[{rows}, 64] x, float[{rows}, 64] z) => (float[{rows}, 64] y, float[{rows}] r) {{
+        s = Add (x, z) p = Softmax (x) q = Mul (p, z) y = Sub (s, q)
+        r = ReduceMean <axes = [1], keepdims = 0> (x) }}"""
+    model = parse(text)
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), target))
+    x, z = np.random.default_rng(0).standard_normal((2, 33, 64)).astype(np.float32)
+    want = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x, "z": z})
+    for offset in (0, 4, 16, 32):
+        got = machine["main"](at_offset(x, offset), at_offset(z, offset))
+        for result, wanted in zip(got, want, strict=True):
+            np.testing.assert_allclose(result.numpy(), wanted, rtol=0, atol=1e-5)
