@@ -69,6 +69,7 @@ def conv_of_bytes(ctx: ConverterContext, data: Value, weight: Value, fill: Value
     rank = data.ty.ndim
     if rank not in _BY_RANK:
         raise UnsupportedError(f"a convolution of rank {rank} has no translation to Relax")
+    data, weight = _with_equal_channels(ctx.bb, data, weight, 1, ctx.attr("group", 1))
     ctx = ctx.derive(inputs=[data, weight])
     ctx = ctx.derive(kernel_shape=_kernel_shape(ctx))
     before, after = pooling_padding(ctx, _spatial_dims(data))

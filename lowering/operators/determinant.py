@@ -10,15 +10,19 @@ from tvm.tirx.script import builder as ib
 
 from ..kernel_call import call_kernel
 from ..values import Value
-from .broadcasting import dims_of
+from .broadcasting import dims_of, require_size
 from .registry import ConverterContext, converts
 
 
 @converts("Det")
 def determinant(ctx: ConverterContext) -> Value:
-    """Det, see https://onnx.ai/onnx/operators/onnx__Det.html: [..., n, n] -> [...]."""
+    """Det, see https://onnx.ai/onnx/operators/onnx__Det.html: [..., n, n] -> [...].
+
+    A run with matrices that are not square fails.
+    """
     bb, data = ctx.bb, ctx.inputs[0]
     *outer, size, _ = dims_of(data, "data")
+    data = require_size(bb, data, len(outer) + 1, size)
     dtype = str(data.ty.dtype)
     wide = ctx.cast(data, dtype if dtype == "float64" else "float32")
     kind = str(wide.ty.dtype)

@@ -6,6 +6,9 @@ element, the result keeps whatever the memory held before.
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -80,17 +83,61 @@ def _reduce(ctx: ConverterContext) -> Value:
     if given is not None and ctx.known_elements(given) is None:
         return _reduce_computed_axes(ctx)
     dims, axes = known_dims(data), _axes(ctx)
-    if dims is None or (not axes and ctx.attr("noop_with_empty_axes", 0)):
+    if not axes and _keeps_without_axes(ctx):
+        return _of_each_element(ctx)
+    if dims is None:
         return ctx.by_tvm()
     axes = axes or list(range(len(dims)))
-    if ctx.op_type in _EXTREMES and axes and "float" in str(data.ty.dtype):
-        keepdims = bool(ctx.attr("keepdims", 1))
+    is_float = "float" in str(data.ty.dtype)
+    keepdims = bool(ctx.attr("keepdims", 1))
+    if ctx.op_type in _EXTREMES and axes and is_float:
         greatest = ctx.op_type == "ReduceMax"
         result = reduce_extreme(ctx, data, axes, greatest=greatest, keepdims=keepdims)
+    elif ctx.op_type == "ReduceLogSumExp" and axes and is_float:
+        result = _log_sum_exp(bb, data, axes, keepdims)
+    elif ctx.op_type == "ReduceMean" and not is_float:
+        result = _integer_mean(bb, data, axes, keepdims)
     else:
         result = bb.normalize(ctx.by_tvm())
     of_no_elements = _OF_NO_ELEMENTS[ctx.op_type](str(result.ty.dtype))
     return fill_if_empty(ctx, result, [dims[axis] for axis in axes], of_no_elements)
+
+
+def _of_each_element(ctx: ConverterContext) -> Value:
+    """What a reduction over no axis makes of each element."""
+    data, kind = ctx.inputs[0], ctx.op_type
+    if kind in ("ReduceL1", "ReduceL2"):
+        return relax.op.abs(data)
+    if kind == "ReduceLogSum":
+        return relax.op.log(data)
+    return relax.op.multiply(data, data) if kind == "ReduceSumSquare" else data
+
+
+def _log_sum_exp(bb: Any, data: Value, axes: Sequence[int], keepdims: bool) -> Value:
+    """The logarithm of the sum of exponentials, which are divided by the greatest one first.
+
+    Not if that is 0, infinite or NaN: infinities minus themselves would be NaN.
+    """
+    dtype = str(data.ty.dtype)
+    greatest = bb.normalize(relax.op.max(data, axes, keepdims=True))
+    size = bb.normalize(relax.op.abs(greatest))
+    is_finite = bb.normalize(relax.op.less(size, relax.const(math.inf, dtype)))
+    shift = bb.normalize(relax.op.where(is_finite, greatest, relax.const(0, dtype)))
+    scaled = bb.normalize(relax.op.exp(bb.normalize(relax.op.subtract(data, shift))))
+    total = bb.normalize(relax.op.sum(scaled, axes, keepdims=True))
+    result = bb.normalize(relax.op.add(bb.normalize(relax.op.log(total)), shift))
+    return result if keepdims else bb.normalize(relax.op.squeeze(result, axes))
+
+
+def _integer_mean(bb: Any, data: Value, axes: Sequence[int], keepdims: bool) -> Value:
+    """The mean of integers, rounded towards zero; 0 for none."""
+    dims = dims_of(data, "data")
+    count = functools.reduce(operator.mul, [dims[axis] for axis in axes], ONE)
+    wide = bb.normalize(relax.op.astype(data, "int64"))
+    total = bb.normalize(relax.op.sum(wide, axes, keepdims=keepdims))
+    divisor = as_tensor(bb, relax.prim_value(tirx.max(count, ONE)))
+    mean = bb.normalize(relax.op.divide(total, divisor))
+    return bb.normalize(relax.op.astype(mean, str(data.ty.dtype)))
 
 
 def _axes(ctx: ConverterContext) -> list[int]:

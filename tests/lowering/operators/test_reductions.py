@@ -11,6 +11,7 @@ import pytest
 from looplift.rewrite.errors import UnsupportedError
 
 from ...samples import one_of
+from .inputs import random
 
 Load = Callable[..., Any]
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -125,3 +126,34 @@ def test_of_bools(imported: Load, op_type: str) -> None:
     }}""")
     for columns in (1, 4):
         model.check(positive(3, columns) > 1, np.array([1]))
+
+
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_the_logarithm_of_exponentials_of_infinities(imported: Load, keepdims: int) -> None:
+    model = imported(f"""g (float[n, m] x) => (float[k{", one" * keepdims}] y) {{
+        y = ReduceLogSumExp <axes = [1], keepdims = {keepdims}> (x) }}""")
+    inf = np.inf
+    rows = [
+        [-inf, -inf, -inf], [inf, 1, 2], [-inf, inf, inf], [np.nan, 1, -inf], [-inf, 5, -inf],
+        [1e30, 1, 3], [-1e30, -1e30, -1e30],
+    ]  # fmt: skip
+    model.check(np.array(rows, np.float32))
+    model.check(random(5, 1) * 100)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_mean_of_integers(imported: Load, dtype: str) -> None:
+    """Also of none, where a division by their number would end the process."""
+    model = imported(f"""g ({dtype}[n, m] x) => ({dtype}[n] y) {{
+        y = ReduceMean <axes = [1], keepdims = 0> (x) }}""")
+    for rows in ([[7, -8], [3, -4], [-7, 0]], [[5], [-5]]):
+        model.check(np.array(rows, dtype))
+    np.testing.assert_array_equal(model.run(np.zeros((2, 0), dtype))[0], np.zeros(2, dtype))
+
+
+@pytest.mark.parametrize("name", ["L1", "L2", "LogSum", "LogSumExp", "SumSquare", "Sum", "Max"])
+def test_no_axes_leave_the_other_steps(imported: Load, name: str) -> None:
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, m] x) => (float[n, m] y) <int64[0] a = {{}}> {{
+            y = Reduce{name} <noop_with_empty_axes = 1> (x, a) }}""")
+    model.check(random(3, 4))

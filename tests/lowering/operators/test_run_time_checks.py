@@ -44,6 +44,11 @@ CHECKED: dict[str, tuple[str, list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
         [((4, 9),)],
         [((3, 4),), ((6, 7),)],
     ),
+    "matrices that are not square": (
+        "float[b, n, m] x) => (float[k] y) { y = Det (x) }",
+        [((2, 3, 3),)],
+        [((2, 3, 2),), ((2, 2, 3),)],
+    ),
     "slopes": (
         "float[n, c, t] x, float[s, 1] w) => (float[n, c, t] y) { y = PRelu (x, w) }",
         [((2, 4, 9), (4, 1)), ((2, 4, 9), (1, 1))],
@@ -98,3 +103,14 @@ def test_an_integer_divided_by_zero(imported: Load, dtype: str, op_type: str, of
     model.check(x, y)
     got = model.run(x, np.array([2, 3, 0], dtype))[0]
     assert got[2] == of_zero
+
+
+def test_channels_of_a_convolution_of_bytes(imported: Load) -> None:
+    model = imported("""g (uint8[n, c, h, w] x, int8[2, 3, 3, 3] f) => (int32[a, b, d, e] y) {
+        y = ConvInteger (x, f) }""")
+    weight = np.arange(-27, 27, dtype=np.int8).reshape(2, 3, 3, 3)
+    model.check(np.arange(75, dtype=np.uint8).reshape(1, 3, 5, 5), weight)
+    for channels in (2, 4):
+        data = np.ones((1, channels, 5, 5), np.uint8)
+        with pytest.raises(RuntimeError, match="mismatch"):
+            model.machine["main"](tvm.runtime.tensor(data), tvm.runtime.tensor(weight))
