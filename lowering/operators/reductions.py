@@ -114,9 +114,9 @@ def _of_each_element(ctx: ConverterContext) -> Value:
 
 
 def _log_sum_exp(bb: Any, data: Value, axes: Sequence[int], keepdims: bool) -> Value:
-    """The logarithm of the sum of exponentials, which are divided by the greatest one first.
+    """The logarithm of a sum of exponentials, of elements minus the greatest one if it is finite.
 
-    Not if that is 0, infinite or NaN: infinities minus themselves would be NaN.
+    An infinity minus itself would be NaN.
     """
     dtype = str(data.ty.dtype)
     greatest = bb.normalize(relax.op.max(data, axes, keepdims=True))
