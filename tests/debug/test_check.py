@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -155,16 +156,19 @@ def test_the_module_is_made_with_the_rules_of_the_user(
 
 
 def test_a_run_that_ends_its_process() -> None:
-    """Compiled code divides by zero; the next run finds the module there again."""
-    text = "g (int64[N] x, int64[N] d) => (int64[N] y) { y = Div(x, d) }"
+    """Compiled code divides by a step of zero; the next run finds the module there again."""
+    text = "g (int64 first, int64 end, int64 step) => (int64[N] y) { y = Range(first, end, step) }"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
-    six, zero, two = (np.array([value]) for value in (6, 0, 2))
+
+    def given(step: int) -> dict[str, Any]:
+        return {"first": np.array(0), "end": np.array(6), "step": np.array(step)}
+
     with ChildProcess() as process:
         session = RelaxSession(model, Settings(), process)
         with pytest.raises(ExecutionError):
-            session.run({"x": six, "d": zero})
-        assert session.run({"x": six, "d": two}) == [np.array([3])]
-        assert 0 < session.latency({"x": six, "d": two}, 0.01) < 1
+            session.run(given(0))
+        np.testing.assert_array_equal(session.run(given(2)), [np.array([0, 2, 4])])
+        assert 0 < session.latency(given(2), 0.01) < 1
 
 
 def test_a_difference() -> None:
