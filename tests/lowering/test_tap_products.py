@@ -33,7 +33,7 @@ PLANES: dict[str, tuple[str, tuple[int, ...], int]] = {
     "groups": ("pads = [1, 1, 1, 1], group = 2", (64, 20, 3, 3), 40),
     "vectors of positions": ("pads = [1, 1, 1, 1]", (20, 24, 3, 3), 24),
     "vectors of positions, groups": ("pads = [2, 1, 2, 1], group = 3", (15, 4, 5, 3), 12),
-    "shared by cores": ("pads = [1, 1, 1, 1]", (300, 300, 3, 3), 300),
+    "shared by cores": ("pads = [1, 1, 1, 1]", (256, 256, 3, 3), 256),
     "panels, shared by cores": ("pads = [1, 1, 1, 1], strides = [2, 2]", (1184, 100, 3, 3), 100),
     "far padding": ("pads = [4, 4, 4, 4], dilations = [4, 4], strides = [2, 3]", (64, 8, 3, 3), 8),
 }
