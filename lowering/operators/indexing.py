@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..kernel_call import call_kernel
 from ..small_kernels import range_along
 from ..values import Constant, Sizes, Value, as_int, match
-from .broadcasting import ZERO, dims_of, known_dims, match_dims, require_size
+from .broadcasting import ONE, ZERO, dims_of, known_dims, match_dims, require_size
 from .registry import Accepts, ConverterContext, converts
 from .sizes import read_sizes, size_of, write_sizes
 from .top_k import top_k_kernel
@@ -48,6 +50,25 @@ def _one_hot(indices: Any, values: Any, depth: Any, axis: int) -> Any:
 
     shape = list(indices.shape)
     return te.compute([*shape[:axis], depth, *shape[axis:]], element, name="one_hot")
+
+
+@converts("Compress")
+def compress(ctx: ConverterContext) -> Value:
+    """Compress, see https://onnx.ai/onnx/operators/onnx__Compress.html.
+
+    What a condition says of elements after the last is left out.
+    """
+    data, condition = ctx.inputs[0], ctx.inputs[1]
+    dims, lengths = known_dims(data), known_dims(condition)
+    if dims is None or lengths is None:
+        return ctx.by_tvm()
+    axis = ctx.attr("axis")
+    size = functools.reduce(operator.mul, dims, ONE) if axis is None else dims[axis]
+    if not sym.Analyzer().can_prove(lengths[0] <= size):
+        length = tirx.min(lengths[0], size)
+        cut = ctx.call_te(range_along, condition, ZERO, length, 0, name="condition")
+        condition = ctx.bb.emit(cut)
+    return ctx.by_tvm([data, condition])
 
 
 @converts("ReverseSequence")

@@ -114,3 +114,13 @@ def test_channels_of_a_convolution_of_bytes(imported: Load) -> None:
         data = np.ones((1, channels, 5, 5), np.uint8)
         with pytest.raises(RuntimeError, match="mismatch"):
             model.machine["main"](tvm.runtime.tensor(data), tvm.runtime.tensor(weight))
+
+
+@pytest.mark.parametrize("axis", ["<axis = 0>", "<axis = -1>", ""])
+def test_a_condition_of_another_length_than_the_axis(imported: Load, axis: str) -> None:
+    rank = "[a, b]" if axis else "[a]"
+    model = imported(f"""g (float[n, m] x, bool[c] k) => (float{rank} y) {{
+        y = Compress {axis} (x, k) }}""")
+    for condition in ([1, 0, 1], [1], [0, 1, 1, 1, 0, 1, 1], [1] * 20):
+        model.check(random(3, 4), np.array(condition, bool))
+    model.check(random(0, 4), np.array([1, 1], bool))
