@@ -4,8 +4,8 @@
     b = alloc_tensor([n, 64])    ->     a = alloc_tensor(s)
                                         b = alloc_tensor(s)
 
-For each shape that is written in a call, VMShapeLower has the virtual machine make an object. In
-GPT-2 it would make 136, of which 26 differ.
+For each shape that is written in a call, VMShapeLower has the virtual machine make an object. GPT-2
+has 136 such shapes, and 26 different ones.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx.reference
+import pytest
+import tvm
 from tvm import relax
 
 from looplift.lowering.values import as_int
@@ -38,3 +40,16 @@ def check_reference(model: Any, *inputs: Any, tolerance: float = 1e-5) -> None:
         if got.dtype.kind not in "biuf":
             got, want = got.astype(np.float32), want.astype(np.float32)
         np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+Shapes = Sequence[tuple[int, ...]]
+"""The shape of each input."""
+
+
+def check_sizes(model: Any, valid: Iterable[Shapes], invalid: Iterable[Shapes]) -> None:
+    """A run with inputs of valid shapes is right, and one with inputs of invalid shapes fails."""
+    for shapes in valid:
+        model.check(*(random(*shape) for shape in shapes))
+    for shapes in invalid:
+        with pytest.raises(RuntimeError, match="mismatch"):
+            model.machine["main"](*(tvm.runtime.tensor(random(*shape)) for shape in shapes))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import tvm
 
-from .inputs import Load, random
+from .inputs import Load, check_sizes, random
 
 
 def test_broadcasting_is_decided_at_run_time(imported: Load) -> None:
@@ -89,12 +88,7 @@ def test_sizes_that_do_not_broadcast_fail(
     imported: Load, text: str, valid: Any, invalid: Any
 ) -> None:
     """Kernels would read past the end of the smaller input."""
-    model = imported(f"g ({text}")
-    for shapes in valid:
-        model.check(*(random(*shape) for shape in shapes))
-    for shapes in invalid:
-        with pytest.raises(RuntimeError, match="mismatch"):
-            model.machine["main"](*(tvm.runtime.tensor(random(*shape)) for shape in shapes))
+    check_sizes(imported(f"g ({text}"), valid, invalid)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +118,4 @@ def test_sizes_that_do_not_broadcast_fail(
     ids=["matrices", "known", "vector", "Gemm"],
 )
 def test_factors_that_do_not_fit_fail(imported: Load, text: str, valid: Any, invalid: Any) -> None:
-    model = imported(f"g ({text}")
-    for shapes in valid:
-        model.check(*(random(*shape) for shape in shapes))
-    with pytest.raises(RuntimeError, match="mismatch"):
-        model.machine["main"](*(tvm.runtime.tensor(random(*shape)) for shape in invalid))
+    check_sizes(imported(f"g ({text}"), valid, [invalid])

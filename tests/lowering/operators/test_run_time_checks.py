@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 
-from .inputs import Load, random
+from .inputs import Load, check_sizes, random
 
 CONV = "float[n, c, t] x, float[m, g, k] w) => (float[a, b, d] y) { y = Conv (x, w) }"
 CHECKED: dict[str, tuple[str, list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
@@ -61,12 +61,7 @@ CHECKED: dict[str, tuple[str, list[tuple[Any, ...]], list[tuple[Any, ...]]]] = {
 @pytest.mark.parametrize("name", CHECKED)
 def test_sizes_that_do_not_fit_fail(imported: Load, name: str) -> None:
     text, valid, invalid = CHECKED[name]
-    model = imported(f"g ({text}")
-    for shapes in valid:
-        model.check(*(random(*shape) for shape in shapes))
-    for shapes in invalid:
-        with pytest.raises(RuntimeError, match="mismatch"):
-            model.machine["main"](*(tvm.runtime.tensor(random(*shape)) for shape in shapes))
+    check_sizes(imported(f"g ({text}"), valid, invalid)
 
 
 def test_a_computed_shape_of_other_elements_fails(imported: Load) -> None:
