@@ -88,7 +88,7 @@ def max_pool(ctx: ConverterContext) -> Value:
     if ctx.num_outputs > 1:
         before, after = pooling_padding(ctx, _spatial_dims(ctx.inputs[0]))
         return pool_with_positions(ctx, before, after)
-    return _by_tvm_after_padding(ctx, lowest(str(ctx.inputs[0].ty.dtype)))
+    return _by_tvm_after_padding(_without_ceil_mode(ctx), lowest(str(ctx.inputs[0].ty.dtype)))
 
 
 @converts("AveragePool")
@@ -99,36 +99,86 @@ def average_pool(ctx: ConverterContext) -> Value:
     With padding of unknown size that is not counted, the mean of all elements of a window is
     divided by the share that lies in the data.
     """
+    ctx = _without_ceil_mode(ctx)
     mean = _by_tvm_after_padding(ctx, 0)
-    if _padding_is_known(ctx) or ctx.attr("count_include_pad", 0):
+    counts_padding = ctx.attr("count_include_pad", 0)
+    is_same = ctx.attr("auto_pad", "NOTSET") in _SAME
+    if _padding_is_known(ctx) or (counts_padding and is_same):
         return mean
     data = ctx.inputs[0]
-    shape = relax.ShapeExpr([ONE, ONE, *_spatial_dims(data)])
-    ones = ctx.bb.emit(relax.op.full(shape, relax.const(1, data.ty.dtype)))
-    share = _by_tvm_after_padding(ctx.derive(inputs=[ones]), 0)
+    sizes = _spatial_dims(data)
+    before, after = pooling_padding(ctx, sizes)
+    one = relax.const(1, str(data.ty.dtype))
+    counted = ctx.bb.emit(relax.op.full(relax.ShapeExpr([ONE, ONE, *sizes]), one))
+    if counts_padding:  # Not what rounding up adds to it.
+        given, more = pooling_padding(ctx.derive(ceil_mode=0), sizes)
+        counted = pad_with(ctx, counted, one, given, more)
+        before, after = [ZERO] * len(before), [a - m for a, m in zip(after, more, strict=True)]
+    share = _of_padded(ctx, counted, 0, before, after)
     return relax.op.divide(ctx.bb.emit(mean), ctx.bb.emit(share))
+
+
+def _without_ceil_mode(ctx: ConverterContext) -> ConverterContext:
+    """The pooling with more padding after the data instead of `ceil_mode`, where sizes are symbolic.
+
+    Rounding up is adding `stride - 1` before rounding down. A window that begins after the data is
+    left out, and none does if the padding and that addition are shorter than a window; TVM leaves
+    it out by a conditional size, which its passes cannot nest.
+    """
+    sizes = _spatial_dims(ctx.inputs[0])
+    if (
+        not ctx.attr("ceil_mode", 0)
+        or ctx.attr("auto_pad", "NOTSET") != "NOTSET"
+        or all(as_int(size) is not None for size in sizes)
+    ):
+        return ctx
+    rank = len(sizes)
+    strides = ctx.attr("strides", [1] * rank)
+    pads = list(ctx.attr("pads", [0] * 2 * rank))
+    extents = _window_extents(ctx, ctx.attrs["kernel_shape"])
+    after = [amount + stride - 1 for amount, stride in zip(pads[rank:], strides, strict=True)]
+    if not all(amount < extent for amount, extent in zip(after, extents, strict=True)):
+        return ctx
+    if not ctx.attr("count_include_pad", 0):
+        return ctx.derive(pads=[*pads[:rank], *after], ceil_mode=0)
+    # What `pads` adds is counted, and what rounding up adds is not.
+    data = ctx.inputs[0]
+    before, counted = pooling_padding(ctx.derive(ceil_mode=0), sizes)
+    padded = pad_with(ctx, data, relax.const(0, data.ty.dtype), before, counted)
+    after = [stride - 1 for stride in strides]
+    return ctx.derive(inputs=[padded], pads=[0] * rank + after, ceil_mode=0, count_include_pad=0)
 
 
 def _padding_is_known(ctx: ConverterContext) -> bool:
     """Whether no padding depends on symbolic sizes."""
-    is_same = ctx.attr("auto_pad", "NOTSET") in _SAME
-    return not is_same or all(as_int(size) is not None for size in _spatial_dims(ctx.inputs[0]))
+    depends = ctx.attr("auto_pad", "NOTSET") in _SAME or ctx.attr("ceil_mode", 0)
+    return not depends or all(as_int(size) is not None for size in _spatial_dims(ctx.inputs[0]))
 
 
 def _by_tvm_after_padding(ctx: ConverterContext, fill: float) -> Value:
-    """TVM's converter, with the padding of `auto_pad` SAME computed here.
+    """TVM's converter, with the padding of `auto_pad` SAME and of `ceil_mode` computed here.
 
     TVM's own is wrong for SAME_LOWER with strides, and needs the size of the batch.
     """
-    data = ctx.inputs[0]
-    if ctx.attr("auto_pad", "NOTSET") not in _SAME:
+    is_same = ctx.attr("auto_pad", "NOTSET") in _SAME
+    is_known = _padding_is_known(ctx)
+    if not is_same and is_known:
         return ctx.by_tvm()
-    before, after = _same_padding(ctx, _spatial_dims(data), _kernel_shape(ctx))
-    if _padding_is_known(ctx):
+    data = ctx.inputs[0]
+    before, after = pooling_padding(ctx, _spatial_dims(data))
+    if is_known:
         pads = [as_int(amount) for amount in (*before[2:], *after[2:])]
         return ctx.by_tvm(auto_pad=b"NOTSET", pads=pads)
+    return _of_padded(ctx, data, fill, before, after)
+
+
+def _of_padded(
+    ctx: ConverterContext, data: Value, fill: float, before: Sequence[Any], after: Sequence[Any]
+) -> Value:
+    """TVM's converter on data that is padded first."""
     padded = pad_with(ctx, data, relax.const(fill, str(data.ty.dtype)), before, after)
-    return ctx.by_tvm([padded, *ctx.inputs[1:]], auto_pad=b"VALID")
+    pads = [0] * 2 * (len(before) - 2)
+    return ctx.by_tvm([padded, *ctx.inputs[1:]], auto_pad=b"NOTSET", pads=pads, ceil_mode=0)
 
 
 @converts("ConvTranspose")
@@ -181,7 +231,7 @@ def pooling_padding(ctx: ConverterContext, sizes: Sequence[Any]) -> tuple[list[A
     """The padding before and after each axis that makes the last window end where the data does."""
     mode = ctx.attr("auto_pad", "NOTSET")
     if mode in _SAME:
-        return _same_padding(ctx, sizes, ctx.attrs["kernel_shape"])
+        return _same_padding(ctx, sizes, _kernel_shape(ctx))
     none = [0] * 2 * len(sizes)
     pads = ctx.attr("pads", none) if mode == "NOTSET" else none
     before = [ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[: len(sizes)]]

@@ -124,6 +124,26 @@ def test_means_with_and_without_padding(channels: int, attributes: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("op", "attributes"),
+    [
+        ("MaxPool", "kernel_shape = [3, 3], strides = [2, 2]"),
+        ("MaxPool", "kernel_shape = [1, 2], strides = [2, 2], pads = [0, 1, 0, 1]"),
+        ("AveragePool", "kernel_shape = [2, 3], strides = [2, 2], pads = [1, 0, 0, 1]"),
+        ("AveragePool", "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1],"
+                        " count_include_pad = 1"),
+        ("AveragePool", "kernel_shape = [1, 2], strides = [2, 2], pads = [0, 1, 0, 0]"),
+    ],
+)  # fmt: skip
+def test_sizes_rounded_up_again_and_again(op: str, attributes: str) -> None:
+    """Symbolic sizes stay expressions that TVM's passes can nest."""
+    pool = f"{op} <ceil_mode = 1, {attributes}>"
+    text = f"""model (float[b, 3, h, w] x) => (float[?, ?, ?, ?] y) {{
+        p = {pool} (x) r = Relu (p) q = {pool} (r) s = Sigmoid (q) t = {pool} (s)
+        u = Neg (t) y = {pool} (u) }}"""
+    check(text, {}, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 23, 24), (2, 31, 26), (1, 64, 47))])
+
+
+@pytest.mark.parametrize(
     ("shape", "attributes", "expected"),
     [
         ("b, 24, h, w", "pads = [1, 1, 1, 1]", 2),

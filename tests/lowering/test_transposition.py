@@ -42,6 +42,11 @@ OTHERS = {
         y = Add (s, t)""",
     ),
     "whole numbers": ("int32[n, m] x", "y = Transpose (x)"),
+    "a mask": ("bool[b, n, m] x", "t = Cast <to = 1> (x) y = Transpose <perm = [0, 2, 1]> (t)"),
+    "selects by a mask": (
+        "bool[b, n, m] x, float[b, m, n] z",
+        "t = Transpose <perm = [0, 2, 1]> (x) n = Neg (z) y = Where (t, z, n)",
+    ),
 }
 
 
