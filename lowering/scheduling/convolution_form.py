@@ -255,13 +255,18 @@ def _terms(condition: Any) -> list[Any]:
 
 def _limit(term: Any, variables: Sequence[Any]) -> tuple[Any, Any, Any] | None:
     """A comparison as (variable, first inside or None, first after or None)."""
-    sides = {tirx.LE: 1, tirx.LT: 0}
-    kind = next((k for k in sides if isinstance(term, k)), None)
-    if kind is None:
+    if not isinstance(term, (tirx.LE, tirx.LT)):
         return None
-    for variable in variables:
-        if term.b.same_as(variable):  # low <= v, or low < v
-            return variable, term.a + (0 if kind is tirx.LE else 1), None
-        if term.a.same_as(variable):  # v <= last, or v < high
-            return variable, None, term.b + (1 if kind is tirx.LE else 0)
-    return None
+    excess = int(isinstance(term, tirx.LT))  # 0 <= b - a - excess
+    found = sym.detect_linear_equation(term.b - term.a - excess, list(variables))
+    if len(found) != len(variables) + 1:
+        return None
+    factors = {v: static_size(factor) for v, factor in zip(variables, found, strict=False)}
+    used = {v: factor for v, factor in factors.items() if factor != 0}
+    if len(used) != 1:
+        return None
+    ((variable, factor),) = used.items()
+    rest = sym.Analyzer().simplify(found[-1])
+    if factor == 1:
+        return variable, sym.Analyzer().simplify(-rest), None
+    return (variable, None, sym.Analyzer().simplify(rest + 1)) if factor == -1 else None
