@@ -7,6 +7,7 @@ without gaps, and transposed before they are written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import inlined
 from .tap_products import call_tap_products
+from .window_axes import taps_inside
 
 _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
@@ -153,12 +155,58 @@ class _Emission(Emission):
                     depth_here * row, int64(tile.width), tirx.floordiv(result, tile.rows), passes
                 )
                 following = tirx.address_of(self._weights[bound(weights_of_block + distance)])
-                call_panel(
-                    replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
-                    bound(tirx.min(last - position, rows)),
-                    tirx.address_of(chunk.planes[bound(position + channel * self._channel_stride)]),
-                    tirx.address_of(self._weights[weights_of_block]),
-                    tirx.address_of(scratch[bound(result * tile.width)]),
-                    self._table.data, depth_here, self._channel_stride, taps, adds=channel,
-                    following=(following, step),
-                )  # fmt: skip
+                here = bound(tirx.min(last - position, rows))
+                plane = bound(position + channel * self._channel_stride)
+
+                def multiply(first_tap: Any, used_taps: Any, adds: Any) -> None:
+                    shift = first_tap * tile.width
+                    call_panel(
+                        replace(tile, in_planes=taps > 1), static_size(self._rows), channels, here,
+                        tirx.address_of(chunk.planes[plane]),
+                        tirx.address_of(self._weights[bound(weights_of_block + shift)]),
+                        tirx.address_of(scratch[bound(result * tile.width)]),
+                        tirx.address_of(self._table[first_tap]), depth_here, self._channel_stride,
+                        taps, adds=adds, following=(following, step), used_taps=used_taps,
+                    )  # fmt: skip
+
+                if self._skips_taps:
+                    self._with_used_taps(chunk, position, here, channel, multiply)
+                else:
+                    multiply(int64(0), int64(taps), channel)
+
+    @property
+    def _skips_taps(self) -> bool:
+        """Whether taps that read only padding are left out."""
+        fill = self._found.fill
+        is_zero = isinstance(fill, tirx.FloatImm) and float(fill.value) == 0
+        return len(self._axes) == 2 and self._taps > 1 and is_zero
+
+    def _with_used_taps(
+        self, chunk: Chunk, position: Any, count: Any, adds: Any,
+        multiply: Callable[[Any, Any, Any], None],
+    ) -> None:  # fmt: skip
+        """Emits products with the taps that read an element for one of some positions.
+
+        Used lines of taps follow each other in memory: one call multiplies them all. Where few taps
+        of each line are used, it is a call for each line.
+        """
+        outer, inner = self._axes
+        end = bound(position + tirx.max(count, int64(1)) - 1)
+        first_line, last_line = (bound(tirx.floordiv(p, self._pitch)) for p in (position, end))
+        starts = [(chunk.first + line) * outer.stride for line in (first_line, last_line)]
+        first, after = taps_inside(outer, *starts)
+        lines = bound(tirx.max(after - first, int64(0)))
+        if inner.dilation == 1:
+            multiply(bound(first * inner.taps), bound(lines * inner.taps), adds)
+            return
+        columns = [p - first_line * self._pitch for p in (position, end)]
+        left, right = taps_inside(inner, *(bound(column * inner.stride) for column in columns))
+        width = bound(tirx.max(right - left, int64(0)))
+        are_few = tirx.all(width * 2 <= inner.taps, first_line == last_line)
+        are_few = bound(tirx.Cast("int64", are_few))
+        calls = bound(tirx.Select(are_few != 0, tirx.max(lines, int64(1)), int64(1)))
+        shift = tirx.Select(are_few != 0, left, int64(0))
+        used = tirx.Select(lines == 0, int64(0), width)
+        used = bound(tirx.Select(are_few != 0, used, lines * inner.taps))
+        with ib.serial(calls) as call:
+            multiply(bound((first + call) * inner.taps + shift), used, bound(adds + call))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -69,6 +69,8 @@ _TOGETHER = 4
 """Tiles of output channels that pass over a panel one after another."""
 _COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
+_FAR = 8
+"""The dilation of lines from which on a chunk has fewer lines than lie between two taps."""
 _SHARED = 1 << 20
 """Weights from which on cores share the tiles of a chunk, because each chunk reads all weights."""
 _BLOCKS = 2
@@ -147,6 +149,8 @@ class Emission:
         self._product = found.product
         self._tile = tile
         self._axes = found.axes if axes is None else list(axes)
+        if len(self._axes) == 2 and self._axes[0].dilation >= _FAR:
+            self._axes = [replace(self._axes[0], is_spread=True), self._axes[1]]
         product_ = found.product
         channel = found.channel
         self._channels = int64(1) if channel is None else product_.extent(channel)
@@ -400,8 +404,10 @@ class Emission:
 
     def _most_positions(self) -> int:
         """How many positions a chunk has at most."""
-        per_position = (static_size(self._channels) or 256) * self._phases
-        most = max(self._tile.width, _CACHED // per_position)
+        phases = math.prod(axis.phases for axis in self._axes if not axis.is_spread)
+        per_position = (static_size(self._channels) or 256) * phases
+        cached = 4 * _CACHED if self._has_large_weights() else _CACHED
+        most = max(self._tile.width, cached // per_position)
         return most if self._is_depthwise else min(most, _MOST_POSITIONS)
 
     def _is_shared(self) -> bool:
@@ -494,7 +500,7 @@ class Emission:
         residues: list[Any] = []
         for axis in reversed(self._axes):
             number = tirx.floormod(phase, int64(axis.phases))
-            residues.insert(0, tirx.floormod(number * axis.dilation, int64(axis.stride)))
+            residues.insert(0, axis.residue(number))
             phase = tirx.floordiv(phase, int64(axis.phases))
         return residues
 
@@ -575,7 +581,7 @@ class Emission:
             for index, axis, pitch in zip(taps, self._axes, pitches, strict=True):
                 tap = tap * axis.taps + index
                 phase = phase * axis.phases + tirx.floormod(index, int64(axis.phases))
-                shift = shift + tirx.floordiv(index * axis.dilation, axis.stride) * pitch
+                shift = shift + axis.shift(index) * pitch
             ib.buffer_store(self._table, phase * self._plane + shift, [tap])
 
     # --- output ---

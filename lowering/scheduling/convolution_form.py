@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -35,17 +35,30 @@ class SpatialAxis:
     """The elements of padding before the first element of the input."""
     high: Any
     """Where padding begins after the last."""
+    is_spread: bool = field(default=False, kw_only=True)
+    """Whether each tap is a phase of its own, because taps are far apart."""
 
     @property
     def phases(self) -> int:
         """How many phases of the stride the taps read."""
+        if self.is_spread:
+            return self.taps
         period = self.stride // math.gcd(self.stride, self.dilation)
         return min(self.taps, period)
+
+    def residue(self, phase: Any) -> Any:
+        """The first element of a phase."""
+        first = phase * self.dilation
+        return first if self.is_spread else tirx.floormod(first, int64(self.stride))
+
+    def shift(self, tap: Any) -> Any:
+        """How many elements of its phase lie before the first that a tap reads."""
+        return int64(0) if self.is_spread else tirx.floordiv(tap * self.dilation, self.stride)
 
     @property
     def reach(self) -> int:
         """How far the last tap reaches beyond the first in its phase."""
-        return (self.taps - 1) * self.dilation // self.stride
+        return 0 if self.is_spread else (self.taps - 1) * self.dilation // self.stride
 
     @property
     def extent(self) -> Any:

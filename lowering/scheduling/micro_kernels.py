@@ -191,15 +191,16 @@ def share_of_next_panel(
 def call_panel(
     tile: Tile, columns: int | None, here: Any, rows: Any, a: Any, b: Any, out: Any, zero: Any,
     depth: Any, a_stride: Any, taps: int = 1, adds: Any = 0, a_ahead: Any = 0,
-    following: tuple[Any, Any] | None = None,
+    following: tuple[Any, Any] | None = None, used_taps: Any = None,
 ) -> None:  # fmt: skip
     """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
 
     Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
     address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r]` by `b[k, t, v]`, and
-    `zero` is the address of the table. `adds`, `a_ahead` and `following` are those of `call_tile`.
+    `zero` is the address of the table; only the first `used_taps`, if they are given. `adds`, `a_ahead` and `following` are those of `call_tile`.
     """
-    counts, width = (depth, int64(taps)), int64(tile.width)
+    counts = depth, int64(taps) if used_taps is None else used_taps
+    width = int64(tile.width)
     strides = (a_stride, int64(tile.width if tile.in_planes else 0))
 
     def call(kind: Tile) -> None:
