@@ -58,6 +58,10 @@ _FEWEST_ITEMS = 4
 """Cores share at least so many items, if there are enough panels."""
 _FEW_TILES = 4
 """The row tiles of an item of several panels."""
+_DEEP = 1 << 12
+"""The depth from which on a constant right operand is read in parts along it."""
+_PART, _DEEP_TILES, _DEEP_PANELS = 512, 16, 4
+"""The depth of a part, and the row tiles and panels at most whose sums stay in the cache."""
 _NEAR = 1 << 10
 """Elements between rows of the right operand up to which it is read without a copy."""
 _COST_OF_READ, _COST_OF_COPY = 4, 8
@@ -197,8 +201,10 @@ class _Emission:
         batch = product.count(product.batch)
         rows = bound(product.count(product.rows))
         panels = bound(pieces(self._width, self._tile.width))
-        most = self._most_panels(packed)
-        chunk = self._row_chunk() if most == 1 else _FEW_TILES * self._tile.rows
+        is_deep = packed and int(self._depth) >= _DEEP
+        most = _DEEP_PANELS if is_deep else self._most_panels(packed)
+        tiles = _DEEP_TILES if is_deep else _FEW_TILES
+        chunk = self._row_chunk() if most == 1 else tiles * self._tile.rows
         chunks = bound(pieces(rows, chunk))
         together = int64(1) if most == 1 else bound(_panels_together(most, panels, batch * chunks))
         groups = bound(pieces(panels, together))
@@ -219,6 +225,9 @@ class _Emission:
                 return
             panel = bound(group * together)
             last = bound(tirx.min(panel + together, panels))
+            if is_deep:
+                self._deep_panels(where, panel, last, first, count, scratch)
+                return
             self._panels(where, panel, last, first, count, packed, scratch)
 
         for_items(batch * chunks * groups, work, item)
@@ -291,6 +300,61 @@ class _Emission:
             following = bound((here + 1) * self._tile.width)
             self._row_tile(where, here, first, count, number, right, scratch, following)
 
+    def _deep_panels(
+        self, where: dict[Any, Any], panel: Any, last: Any, first: Any, count: Any, scratch: Any
+    ) -> None:
+        """All row tiles of one item over a few panels, one part of their depth after another.
+
+        A part of the panels stays in the second-level cache while all row tiles pass over it, and
+        that of a row tile in the first-level cache while it passes over the panels.
+        """
+        tile, depth = self._tile, int(self._depth)
+        size = tile.rows * tile.width
+        sums = ib.alloc_buffer((_DEEP_TILES * _DEEP_PANELS * size,), "float32")
+        parts = -(-depth // _PART)
+        most = -(-depth // parts)
+        passes = bound(ceil_div(count, tile.rows))
+
+        def tiles(run: Callable[[Any, Any, Any], None]) -> None:
+            """Emits `run(number, here, place)` for each row tile and panel, and its sums' place."""
+            with ib.serial(passes) as number, ib.serial(last - panel) as offset:
+                place = bound((number * _DEEP_PANELS + offset) * size)
+                run(number, bound(panel + offset), place)
+
+        with ib.serial(int64(parts)) as part:
+            k = bound(part * most)
+            deep = bound(tirx.min(self._depth - k, int64(most)))
+
+            def multiply(number: Any, here: Any, place: Any) -> None:
+                b, b_stride = self._right_operand(where, here, packed=True, k=k)
+                share = share_of_next_panel(self._depth * b_stride, b_stride, number, passes)
+
+                def to(target: Any) -> Any:
+                    # No narrow tile for the last panel, whose sums would lie elsewhere.
+                    return self._multiply(
+                        where, here, first, count, number, (b, b_stride, share), target, k, deep,
+                        width=None,
+                    )  # fmt: skip
+
+                with ib.If(part == 0):
+                    with ib.Then():
+                        to(tirx.address_of(sums[place]))
+                    with ib.Else():
+                        to(scratch.data)
+                        with ib.serial(tile.rows * tile.vectors) as vector:
+                            begin = bound(vector * tile.lanes)
+                            with ib.vectorized(int64(tile.lanes)) as lane:
+                                total = sums[place + begin + lane] + scratch[begin + lane]
+                                ib.buffer_store(sums, total, [place + begin + lane])
+
+            tiles(multiply)
+
+        def write(number: Any, here: Any, place: Any) -> None:
+            row = int64(tile.width)
+            self._write_tile(where, here, first, count, number, sums, place, row)
+
+        tiles(write)
+
     def _row_tile(
         self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
         right: tuple[Any, Any, tuple[Any, Any]], scratch: Any, next_column: Any = None,
@@ -300,37 +364,70 @@ class _Emission:
         `next_column` is the first column of the panel that is computed next, whose output is
         prefetched.
         """
-        tile, product = self._tile, self._product
+        zero, width = int64(0), static_size(self._width)
+        out_row = self._multiply(
+            where, panel, first, count, number, right, scratch.data, zero, self._depth, width
+        )
+        self._write_tile(where, panel, first, count, number, scratch, zero, out_row, next_column)
+
+    def _columns(self, panel: Any) -> Any:
+        """The number of columns of a panel."""
+        tile = self._tile
+        return bound(tirx.min(self._width - panel * tile.width, int64(tile.width)))
+
+    def _rows(self, first: Any, count: Any, number: Any) -> tuple[Any, Any]:
+        """The first row of a row tile, and how many it has."""
+        rows = self._tile.rows
+        start = bound(first + number * rows)
+        return start, bound(tirx.min(first + count - start, int64(rows)))
+
+    def _multiply(
+        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
+        right: tuple[Any, Any, tuple[Any, Any]], target: Any, k: Any, depth: Any, width: int | None,
+    ) -> Any:  # fmt: skip
+        """Writes the product of a row tile with a part of a panel to an address.
+
+        `width` is that of all panels, if it is known. Returns the distance of rows of the product.
+        """
+        product = self._product
         b, b_stride, ahead = right
-        column = bound(panel * tile.width)
-        columns = bound(tirx.min(self._width - column, int64(tile.width)))
-        start = bound(first + number * tile.rows)
-        rows = bound(tirx.min(first + count - start, int64(tile.rows)))
-        origin = product.a.position.at({**where, **self._row_values(start)})
+        start, rows = self._rows(first, count, number)
+        origin = product.a.position.at({**where, **self._row_values(start), self._k: k})
         a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
-        out_row = call_product(
-            tile, static_size(self._width), columns, rows,
-            tirx.address_of(self._a[origin]), b, scratch.data, self._depth,
+        return call_product(
+            self._tile, width, self._columns(panel), rows,
+            tirx.address_of(self._a[origin]), b, target, depth,
             (a_row, product.a.position.of(self._k)), b_stride, ahead,
         )  # fmt: skip
+
+    def _write_tile(
+        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
+        results: Any, place: Any, out_row: Any, next_column: Any = None,
+    ) -> None:  # fmt: skip
+        """Writes the results of a row tile, whose rows in a buffer are `out_row` apart."""
+        tile = self._tile
+        start, rows = self._rows(first, count, number)
+        column, columns = bound(panel * tile.width), self._columns(panel)
         with ib.serial(rows) as row:
             here = {**where, **self._row_values(start + row), self._n: column}
-            line = bound(row * out_row)
+            line = bound(place + row * out_row)
             following = None
             if next_column is not None:
                 following = {**here, self._n: next_column}
-            elif product.rows:
+            elif self._product.rows:
                 following = {**here, **self._row_values(start + row + tile.rows)}
             self._store.run(
-                here, columns, partial(element_of, scratch, line), tile.lanes, following
+                here, columns, partial(element_of, results, line), tile.lanes, following
             )
 
-    def _right_operand(self, where: dict[Any, Any], panel: Any, packed: bool) -> tuple[Any, Any]:
-        """The address of a panel's first element and the distance of its rows."""
+    def _right_operand(
+        self, where: dict[Any, Any], panel: Any, packed: bool, k: Any = 0
+    ) -> tuple[Any, Any]:
+        """The address of a panel's first element, or of row k, and the distance of its rows."""
         width = int64(self._tile.width)
         column = bound(panel * width)
         if packed:
-            return tirx.address_of(self._b[panel * self._depth * width]), width
+            return tirx.address_of(self._b[(panel * self._depth + k) * width]), width
         position = self._product.b.position
         step, down = position.of(self._n), position.of(self._k)
         origin = bound(position.at({**where, self._n: column}))

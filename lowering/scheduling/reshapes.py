@@ -6,6 +6,7 @@ on empty results: `relax.reshape` reads a size of 0 as the size of the input on 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import reduce
 from operator import mul
 from typing import Any
@@ -15,6 +16,7 @@ import tvm_ffi
 from tvm import ir, relax, s_tir, sym, tirx
 
 from .dataflow import with_body
+from .nests import substituted
 from .ordered_copies import KEEPS_ORDER
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -108,39 +110,47 @@ def _keeps_order(kernel: tirx.PrimFunc) -> bool:
 
 
 def _with_variable_sizes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with a variable in place of each computed size of its first parameter.
+    """The kernel with a variable in place of each computed size of its tensors.
 
     What holds for all values of the variables holds for the sizes. TVM's prover fails on quotients
     of quotients, and takes `(n + 1) * 8` and `n * 8 + 8` for different.
     """
-    for size in kernel.params[0].shape:
-        if not isinstance(size, (tirx.IntImm, ir.Var)):
-            kernel = _with_variable(kernel, size)
+    shapes = [*kernel.params[0].shape, *kernel.params[-1].shape]
+    computed = [size for size in shapes if not isinstance(size, (tirx.IntImm, ir.Var))]
+    variables = {v: None for size in computed for v in tirx.analysis.undefined_vars(size)}
+    values = {v: tirx.IntImm(v.ty.dtype, 1009 * (k + 1)) for k, v in enumerate(variables)}
+    examples = [(_example(size, values), place) for place, size in enumerate(computed)]
+    # The smallest first, so that the others become its multiples.
+    for example, place in sorted((e, place) for e, place in examples if e is not None):
+        kernel = _with_variable(kernel, computed[place], example, values)
     return kernel
 
 
-def _with_variable(kernel: tirx.PrimFunc, size: Any) -> tirx.PrimFunc:
-    """The kernel with a variable in place of a size, and its multiples in place of those of it."""
+def _with_variable(
+    kernel: tirx.PrimFunc, size: Any, example: int, values: Mapping[Any, Any]
+) -> tirx.PrimFunc:
+    """The kernel with a variable in place of a size, and its multiples in place of those of it.
+
+    `example` is what the size is for some values of its variables. Only what is a multiple there
+    can be one, and a proof takes long.
+    """
     name = tirx.Var("size", size.ty.dtype)
 
     def replace(expression: Any) -> Any:
-        if tvm_ffi.structural_equal(expression, size):
-            return name
-        factor = _quotient(expression, size)
-        return expression if factor is None else name * factor
+        if str(expression.ty.dtype) != str(size.ty.dtype):
+            return expression
+        whole = _example(expression, values)
+        if whole is None or example <= 0 or whole % example:
+            return expression
+        factor = whole // example
+        is_multiple = sym.Analyzer().can_prove_equal(expression, size * factor)
+        return name * factor if is_multiple else expression
 
-    kinds = tuple({type(size), tirx.Add})
+    kinds = tuple({type(size), tirx.Add, tirx.Sub, tirx.Mul})
     return tvm_ffi.structural_map(kernel, (kinds, replace), order="pre")
 
 
-def _quotient(expression: Any, size: Any) -> Any:
-    """The constant by which a size of one variable is multiplied; None if it is not."""
-    free = tirx.analysis.undefined_vars(size)
-    forms = [sym.detect_linear_equation(e, list(free)) for e in (expression, size)]
-    if len(free) != 1 or any(len(form) != 2 for form in forms):
-        return None
-    (a, b), (c, d) = forms
-    numbers = all(isinstance(number, tirx.IntImm) for number in (a, b, c, d))
-    if not numbers or int(c) == 0 or int(a) % int(c) or int(a) * int(d) != int(b) * int(c):
-        return None
-    return int(a) // int(c)
+def _example(size: Any, values: Mapping[Any, Any]) -> int | None:
+    """The value of a size for some values of its variables; None if it depends on others."""
+    in_example = sym.Analyzer().simplify(substituted(size, values))
+    return int(in_example) if isinstance(in_example, tirx.IntImm) else None

@@ -69,6 +69,13 @@ def test_products_with_any_number_of_rows(name: str) -> None:
     check(f"model ({inputs}) => (y) {{ {nodes} }}", weights, ROWS)
 
 
+def test_deep_products_are_read_in_parts() -> None:
+    text = "model (float[n, 4101] x) => (y) { p = MatMul (x, w) q = Add (p, c) y = Relu (q) }"
+    weights = {"w": weight(4101, 70), "c": weight(70)}
+    assert taken_by(MatrixProduct(), text, weights)
+    check(text, weights, [{"n": n} for n in (0, 1, 12, 25, 205)])
+
+
 def test_products_without_constants() -> None:
     """As in attention: all sizes but that of a head are symbols."""
     sizes = [{"b": b, "n": n, "m": m} for b, n, m in ((1, 1, 1), (2, 7, 64), (1, 0, 5), (3, 64, 9))]
@@ -588,16 +595,18 @@ def test_a_reshape_to_a_product_of_computed_sizes_is_a_view() -> None:
     assert "R.reshape" in module.script()
 
 
-def test_a_reshape_to_a_multiple_of_a_computed_size_is_a_view() -> None:
-    """Of (n + 1) * 3 elements, which TVM writes as n * 3 + 3."""
-    text = """model (float[b, 4, n] x) => (y) {
-        p = Conv <pads = [1, 1]> (x, f) s = Constant <value_ints = [0, 2, -1]> ()
-        q = Reshape (p, s) y = Softmax (q) }"""
+@pytest.mark.parametrize("stride", [1, 8])
+def test_a_reshape_to_a_multiple_of_a_computed_size_is_a_view(stride: int) -> None:
+    """Of (n + 1) * 3 elements, which TVM writes as n * 3 + 3, and back."""
+    text = f"""model (float[b, 4, n] x) => (y) {{
+        p = Conv <pads = [1, 1], strides = [{stride}]> (x, f)
+        s = Constant <value_ints = [0, 2, -1]> () q = Reshape (p, s) r = Softmax (q)
+        t = Constant <value_ints = [0, 6, -1]> () u = Reshape (r, t) y = Softmax (u) }}"""
     weights = {"f": weight(6, 4, 2)}
-    check(text, weights, [{"b": b, "n": n} for b, n in ((1, 1), (2, 8))])
+    check(text, weights, [{"b": b, "n": n} for b, n in ((1, 1), (2, 8), (1, 23))])
     with as_target("native"):
         module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
-    assert "R.reshape" in module["main"].script()
+    assert module["main"].script().count("R.reshape") == 2
 
 
 def test_an_empty_result_is_not_reshaped() -> None:
