@@ -29,6 +29,7 @@ from .argument_checks import (
     mark_guaranteed_arguments,
     mark_size_functions,
 )
+from .batch_norm import scale_and_shift_batches
 from .byte_products import ByteProduct
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
@@ -136,7 +137,10 @@ def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
 def _without_loops(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
     return tvm.transform.Sequential(
         [
+            _module_pass(scale_and_shift_batches),
             relax.transform.DecomposeOpsForInference(),
+            # What is decomposed leaves tuples and other names, which FuseOps does not see through.
+            relax.transform.CanonicalizeBindings(),
             LowerRecurrent(),
             *([FuseLoops()] if fuse_loops else []),
             InlineLoops(),
