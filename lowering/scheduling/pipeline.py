@@ -34,6 +34,7 @@ from .byte_products import ByteProduct
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
 from .compaction import COMPACTED, COMPACTION, compact_buffers
+from .concatenation import Concatenation
 from .constant_folding import evaluate_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
@@ -92,6 +93,7 @@ RULES = (
     Convolution(),
     Interleaving(),
     Elementwise(),
+    Concatenation(),
     Transposition(),
     TabulatedCopy(),
     RowReduction(),

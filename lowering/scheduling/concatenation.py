@@ -1,0 +1,186 @@
+"""Concatenations, alone or with elementwise operators after them.
+
+    y = f(if_then_else(64 <= c, b[n, c - 64, h, w], a[n, c, h, w]))
+
+Every line of the output is a line of one operand, which is chosen once for the line. Chunks of it
+are copied into a buffer in the first-level cache, and `f` reads them in vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import affine, flat, int64, product
+from .elementwise import is_plain_value
+from .emission import (
+    COST_OF_ELEMENT,
+    Store,
+    bound,
+    compute_block,
+    element_of,
+    for_lines,
+    pieces,
+    rewritten,
+)
+from .micro_kernels import call_copy_row, native_tile
+from .nests import Nest, depends, inlined, is_if_then_else, is_number, nests_of, substituted
+
+_CHUNK = 1 << 10
+"""Elements of a line that are copied at once."""
+
+
+class Concatenation(ScheduleRule):  # type: ignore[misc]
+    """Kernels of float32 that read each line of their output from one of several tensors."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        nests = nests_of(kernel)
+        found = _concatenated(nests[0]) if nests and len(nests) == 1 else None
+        if found is None:
+            return None
+        return s_tir.Schedule(rewritten(kernel, partial(_emit, found), [found.nest.buffer]))
+
+
+class _Value:
+    """What a nest stores, with an element in place of the choice, as `Store` takes it."""
+
+    def __init__(self, nest: Nest, choice: Any) -> None:
+        self._nest = nest
+        self._choice = choice
+        self.output = nest.buffer
+
+    def indices(self) -> list[Any]:
+        return self._nest.indices
+
+    def value(self, element: Any) -> Any:
+        def replace(call: Any) -> Any:
+            return element if tvm_ffi.structural_equal(call, self._choice) else call
+
+        return tvm_ffi.structural_map(self._nest.value, (ir.Call, replace), order="pre")
+
+
+@dataclass(frozen=True)
+class _Concatenated:
+    nest: Nest
+    choice: Any
+    """The expression that chooses between loads."""
+    lines: list[Any]
+    """The variables of lines, on which the choice depends."""
+    columns: list[Any]
+    """Those along a line."""
+    store: Store
+    is_copy: bool
+    """Whether nothing else is computed."""
+
+
+def _concatenated(nest: Nest) -> _Concatenated | None:
+    if nest.reduced or nest.block.init is not None or nest.is_empty:
+        return None
+    calls: list[Any] = []
+    tvm_ffi.structural_walk(nest.value, (ir.Call, calls.append))
+    # The walk meets what an expression is made of before it.
+    choice = next(filter(is_if_then_else, reversed(calls)), None)
+    if choice is None:
+        return None
+    operands = list(_operands(choice))
+    buffers = [getattr(operand, "source", None) for operand in operands]
+    if None in buffers or any(str(b.dtype) != "float32" for b in (*buffers, nest.buffer)):
+        return None
+    value = _Value(nest, choice)
+    if not is_plain_value(value.value(operands[0]), nest.variables):
+        return None
+    columns = _columns(nest, operands)
+    lines = [index for index in nest.indices[: -len(columns)] if not isinstance(index, tirx.IntImm)]
+    if not columns or len(lines) + len(columns) != len(nest.variables):
+        return None
+    if any(depends(condition, columns) for condition in _conditions(choice)):
+        return None
+    extents = {v: nest.extent(v) for v in nest.variables}
+    store = Store(value, nest.variables, extents, columns)
+    if not (store.flattens and store.is_contiguous and store.is_vector):
+        return None
+    return _Concatenated(nest, choice, lines, columns, store, nest.value.same_as(choice))
+
+
+def _columns(nest: Nest, operands: Sequence[Any]) -> list[Any]:
+    """The variables of the last axes that the output and all operands have in common."""
+    columns: list[Any] = []
+    for place in range(1, len(nest.indices) + 1):
+        index, size = nest.indices[-place], nest.buffer.shape[-place]
+        is_shared = isinstance(index, ir.Var) and all(
+            len(load.indices) >= place
+            and load.indices[-place].same_as(index)
+            and tvm_ffi.structural_equal(load.source.shape[-place], size)
+            for load in operands
+        )
+        if not is_shared:
+            break
+        columns.insert(0, index)
+    return columns
+
+
+def _operands(choice: Any) -> Iterator[Any]:
+    """What an expression of nested choices chooses between."""
+    if is_if_then_else(choice):
+        for part in choice.args[1:]:
+            yield from _operands(part)
+    else:
+        yield choice
+
+
+def _conditions(choice: Any) -> Iterator[Any]:
+    if is_if_then_else(choice):
+        yield choice.args[0]
+        for part in choice.args[1:]:
+            yield from _conditions(part)
+
+
+def _emit(found: _Concatenated) -> None:
+    nest, lanes = found.nest, native_tile().lanes
+    with compute_block("concatenation"):
+        found.store.declare()
+        sources = {load.source: flat(load.source) for load in _operands(found.choice)}
+        length = bound(product([nest.extent(v) for v in found.columns]))
+        zeros = dict.fromkeys(nest.variables, int64(0))
+
+        def copy(choice: Any, values: dict[Any, Any], first: Any, count: Any, target: Any) -> None:
+            """Copies elements of the operand that is chosen for the line."""
+            if is_if_then_else(choice):
+                condition, *parts = choice.args
+                with ib.If(substituted(condition, values)):
+                    for branch, part in zip((ib.Then, ib.Else), parts, strict=True):
+                        with branch():
+                            copy(part, values, first, count, target)
+                return
+            place = affine(list(choice.source.shape), list(choice.indices), nest.variables)
+            assert place is not None, "an operand is read at its last axes, and a sum before them"
+            source = sources[choice.source][bound(place.at(values) + first)]
+            nothing = tirx.const(0.0, "float32")
+            call_copy_row(target, tirx.address_of(source), 0, count, 0, 1, nothing)
+
+        def line(_: Any, outer: dict[Any, Any]) -> None:
+            values = {**zeros, **outer}
+            if found.is_copy:
+                target = tirx.address_of(found.store.output[bound(found.store.target(values))])
+                copy(found.choice, values, int64(0), length, target)
+                return
+            chunk = ib.alloc_buffer((_CHUNK + lanes,), "float32")
+            with ib.serial(pieces(length, int64(_CHUNK))) as part:
+                first = bound(part * _CHUNK)
+                count = bound(tirx.min(length - first, int64(_CHUNK)))
+                copy(found.choice, values, first, count, chunk.data)
+                here = {**values, found.columns[-1]: first}
+                found.store.run(here, count, partial(element_of, chunk, 0), lanes)
+
+        for_lines(found.lines, found.columns, nest.extent, COST_OF_ELEMENT, line)

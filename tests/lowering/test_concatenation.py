@@ -1,0 +1,63 @@
+"""Concatenations, alone and before elementwise operators, against onnxruntime."""
+
+from __future__ import annotations
+
+import pytest
+
+from looplift.lowering.scheduling.concatenation import Concatenation
+
+from ..samples import one_of
+from .comparison import TARGETS, check, taken_by, weight
+
+SIZES = [
+    {"b": b, "h": h, "w": w}
+    for b, h, w in ((1, 1, 1), (2, 0, 5), (0, 3, 3), (2, 5, 7), (1, 41, 33), (3, 1, 90))
+]
+PARTS = "float[b, 3, h, w] x, float[b, 2, h, w] z, float[b, 4, h, w] u"
+CASES = {
+    "alone": (PARTS, "y = Concat <axis = 1> (x, z, u)"),
+    "of two": ("float[b, 3, h, w] x, float[b, 1, h, w] z", "y = Concat <axis = 1> (x, z)"),
+    "normalized": (
+        PARTS, "c = Concat <axis = 1> (x, z, u) m = Mul (c, f) a = Add (m, g) y = Relu (a)"
+    ),
+    "read twice": (PARTS, "c = Concat <axis = 1> (x, z, u) s = Sigmoid (c) y = Mul (c, s)"),
+    "another tensor": (
+        f"{PARTS}, float[b, 9, h, w] r", "c = Concat <axis = 1> (x, z, u) y = Add (c, r)"
+    ),
+    "along the first axis": (
+        "float[h, 7, w] x, float[b, 7, w] z", "c = Concat <axis = 0> (x, z) y = Neg (c)"
+    ),
+}  # fmt: skip
+"""Inputs and nodes that the rule takes."""
+OTHERS = {
+    "along the last axis": (
+        "float[b, h, 3] x, float[b, h, w] z", "c = Concat <axis = 2> (x, z) y = Neg (c)"
+    ),
+    "whole numbers": (
+        "float[b, 3, h, w] x, float[b, 2, h, w] z",
+        "i = Cast <to = 6> (x) j = Cast <to = 6> (z) y = Concat <axis = 1> (i, j)",
+    ),
+}  # fmt: skip
+WEIGHTS = {"f": weight(9, 1, 1), "g": weight(9, 1, 1)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_shape(name: str) -> None:
+    inputs, nodes = CASES[name]
+    text = f"model ({inputs}) => (y) {{ {nodes} }}"
+    assert taken_by(Concatenation(), text, WEIGHTS)
+    check(text, WEIGHTS, SIZES)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_kernels(name: str) -> None:
+    inputs, nodes = OTHERS[name]
+    text = f"model ({inputs}) => (y) {{ {nodes} }}"
+    assert not taken_by(Concatenation(), text, {})
+    check(text, {}, SIZES)
+
+
+@pytest.mark.parametrize("target", one_of(2, TARGETS[1:]), ids=lambda target: target["mcpu"])
+def test_other_processors(target: object) -> None:
+    inputs, nodes = CASES["normalized"]
+    check(f"model ({inputs}) => (y) {{ {nodes} }}", WEIGHTS, SIZES, target)
