@@ -44,3 +44,17 @@ class _BatchNorms(PyExprMutator):  # type: ignore[misc]
         factor, shift = (emit(op.reshape(value, per_channel)) for value in (factor, shift))
         result = emit(op.add(emit(op.multiply(data, factor)), shift))
         return relax.Tuple([result, mean, variance])
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """Puts the result in the place of the field of a tuple, through which FuseOps fuses nothing."""
+        value, variable = binding.value, binding.var
+        if isinstance(value, relax.TupleGetItem) and isinstance(variable, relax.DataflowVar):
+            results = self.visit_expr(value.tuple_value)
+            if isinstance(results, relax.Var):
+                results = self.lookup_binding(results)
+            if isinstance(results, relax.Tuple):
+                field = results.fields[value.index]
+                if isinstance(field, relax.Var):
+                    self.set_var_remap(variable, field)
+                    return
+        super().visit_var_binding_(binding)

@@ -19,6 +19,7 @@ from ..processor import is_for_llvm
 from ..values import Constant
 from .affine import static_size
 from .extremes import legalize_extreme
+from .roi_align import legalize_roi_align
 from .size_names import OPAQUE
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -50,12 +51,14 @@ def _legalizations() -> dict[str, LegalizeFunc]:
     known = {name: legalize for name, legalize in found.items() if legalize is not None}
     means = {name: partial(_avg_pool, known[name]) for name in _POOL_LAYOUTS if name in known}
     where = {"relax.where": partial(_where, known["relax.where"])}
+    roi_align = {"relax.vision.roi_align": partial(legalize_roi_align, known["relax.vision.roi_align"])}
     extremes = {
         name: partial(legalize_extreme, known[name])
         for name in ("relax.max", "relax.min")
         if is_for_llvm()
     }
-    return known | means | where | extremes | {"relax.take": _take, "relax.nn.relu": _relu}
+    changed = means | where | roi_align | extremes
+    return known | changed | {"relax.take": _take, "relax.nn.relu": _relu}
 
 
 @dataclass(frozen=True)

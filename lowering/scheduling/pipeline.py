@@ -141,8 +141,6 @@ def _without_loops(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
         [
             _module_pass(scale_and_shift_batches),
             relax.transform.DecomposeOpsForInference(),
-            # What is decomposed leaves tuples and other names, which FuseOps does not see through.
-            relax.transform.CanonicalizeBindings(),
             LowerRecurrent(),
             *([FuseLoops()] if fuse_loops else []),
             InlineLoops(),

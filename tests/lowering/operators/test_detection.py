@@ -105,6 +105,24 @@ def test_roi_align_scales_regions_before_it_moves_them(
         model.check(random(2, 2, 10, 12), regions[:count], np.array([0, 1, 1])[:count])
 
 
+@pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
+def test_roi_align_takes_as_many_samples_as_a_region_needs(imported: Load, mode: str) -> None:
+    """With regions outside of the planes, without an area, and of every number of channels."""
+    model = imported(
+        f"""
+        g (float[b, c, h, w] x, float[n, 4] regions, int64[n] entries) => (float[n, c, 2, 3] y) {{
+            y = RoiAlign <coordinate_transformation_mode = "{mode}", output_height = 2,
+                output_width = 3> (x, regions, entries)
+        }}"""
+    )
+    regions = np.array(
+        [[0, 0, 9, 9], [-20, -3, 1, 50], [4, 4, 4, 4], [7, 6, 3, 2], [-1.5, 9, 0.5, 11]], np.float32
+    )
+    for channels, count in ((1, 5), (16, 2), (37, 5), (3, 0)):
+        data = random(2, channels, 10, 12)
+        model.check(data, regions[:count], np.array([0, 1, 1, 0, 1])[:count])
+
+
 @pytest.mark.parametrize("attributes", ["sampling_ratio = 2", "spatial_scale = 0.5"])
 def test_roi_align_by_maxima(imported: Load, attributes: str) -> None:
     """With one sample for each element, and with as many as a region needs."""
