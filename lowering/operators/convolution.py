@@ -119,7 +119,7 @@ def average_pool(ctx: ConverterContext) -> Value:
 
 
 def _without_ceil_mode(ctx: ConverterContext) -> ConverterContext:
-    """The pooling with more padding after the data instead of `ceil_mode`, where sizes are symbolic.
+    """The pooling with more padding after the data, not `ceil_mode`, where sizes are symbolic.
 
     Rounding up is adding `stride - 1` before rounding down. A window that begins after the data is
     left out, and none does if the padding and that addition are shorter than a window; TVM leaves

@@ -46,7 +46,7 @@ class _BatchNorms(PyExprMutator):  # type: ignore[misc]
         return relax.Tuple([result, mean, variance])
 
     def visit_var_binding_(self, binding: Any) -> None:
-        """Puts the result in the place of the field of a tuple, through which FuseOps fuses nothing."""
+        """Replaces the field of the tuple by the result: FuseOps does not fuse through tuples."""
         value, variable = binding.value, binding.var
         if isinstance(value, relax.TupleGetItem) and isinstance(variable, relax.DataflowVar):
             results = self.visit_expr(value.tuple_value)

@@ -32,7 +32,7 @@ from .emission import (
     rewritten,
 )
 from .micro_kernels import call_copy_row, native_tile
-from .nests import Nest, depends, inlined, is_if_then_else, is_number, nests_of, substituted
+from .nests import Nest, depends, inlined, is_if_then_else, nests_of, substituted
 
 _CHUNK = 1 << 10
 """Elements of a line that are copied at once."""

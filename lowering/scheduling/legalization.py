@@ -51,7 +51,9 @@ def _legalizations() -> dict[str, LegalizeFunc]:
     known = {name: legalize for name, legalize in found.items() if legalize is not None}
     means = {name: partial(_avg_pool, known[name]) for name in _POOL_LAYOUTS if name in known}
     where = {"relax.where": partial(_where, known["relax.where"])}
-    roi_align = {"relax.vision.roi_align": partial(legalize_roi_align, known["relax.vision.roi_align"])}
+    roi_align = {
+        "relax.vision.roi_align": partial(legalize_roi_align, known["relax.vision.roi_align"])
+    }
     extremes = {
         name: partial(legalize_extreme, known[name])
         for name in ("relax.max", "relax.min")

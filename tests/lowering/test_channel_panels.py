@@ -36,7 +36,8 @@ PLANES: dict[str, tuple[str, tuple[int, ...]]] = {
     "few channels": ("pads = [4, 4, 4, 4], strides = [2, 2]", (32, 4, 9, 9)),
     "far apart": ("pads = [9, 9, 9, 9], dilations = [9, 9]", (32, 24, 3, 3)),
     "far apart, strided": (
-        "pads = [12, 0, 20, 31], dilations = [8, 11], strides = [3, 2]", (48, 40, 4, 3)
+        "pads = [12, 0, 20, 31], dilations = [8, 11], strides = [3, 2]",
+        (48, 40, 4, 3),
     ),
     "only padding": ("pads = [7, 5, 8, 9]", (32, 30, 3, 3)),
 }

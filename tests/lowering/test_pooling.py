@@ -140,7 +140,9 @@ def test_sizes_rounded_up_again_and_again(op: str, attributes: str) -> None:
     text = f"""model (float[b, 3, h, w] x) => (float[?, ?, ?, ?] y) {{
         p = {pool} (x) r = Relu (p) q = {pool} (r) s = Sigmoid (q) t = {pool} (s)
         u = Neg (t) y = {pool} (u) }}"""
-    check(text, {}, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 23, 24), (2, 31, 26), (1, 64, 47))])
+    check(
+        text, {}, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 23, 24), (2, 31, 26), (1, 64, 47))]
+    )
 
 
 @pytest.mark.parametrize(
