@@ -7,7 +7,7 @@ lines, or chunks of one long line, run on all cores where there is enough work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,11 +82,23 @@ class Lines:
         """The buffer that the nest writes."""
         return self.nest.buffer
 
+    @property
+    def cost(self) -> int:
+        """The time for an element, in multiply-adds."""
+        calls: list[Any] = []
+        tvm_ffi.structural_walk(self.nest.value, (ir.Call, calls.append))
+        return COST_OF_ELEMENT + _COST_OF_CALL * len(calls)
+
     def emit(self) -> None:
         """Emits a block that computes the nest."""
         with compute_block("elementwise"):
             self.store.declare()
-            _emit(self.nest, self.outer, self.columns, self.store)
+            _emit(self)
+
+    def emit_line(self, values: Mapping[Any, Any], length: Any) -> None:
+        """Emits one line, for some values of the outer variables."""
+        zeros = dict.fromkeys(self.nest.variables, tirx.IntImm("int64", 0))
+        self.store.run({**zeros, **values}, length, lambda k: None, native_tile().lanes)
 
 
 def lines_of(nests: Sequence[Nest]) -> list[Lines] | None:
@@ -151,6 +163,18 @@ def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] =
     return not others
 
 
+def line_along(nest: Nest, columns: Sequence[Any]) -> Lines | None:
+    """The lines of a nest of float32 along some variables; None if they cannot be vectors."""
+    if not is_plain(nest) or nest.is_empty:
+        return None
+    extents = {v: nest.extent(v) for v in nest.variables}
+    store = Store(_Value(nest), nest.variables, extents, columns)
+    if not (store.flattens and store.is_contiguous and store.is_vector):
+        return None
+    outer = [v for v in nest.variables if not any(v.same_as(c) for c in columns)]
+    return Lines(nest, outer, list(columns), store)
+
+
 def _lines(nest: Nest) -> Lines | None:
     """The longest lines of a nest whose elements follow each other."""
     order = [index for index in nest.indices if not isinstance(index, tirx.IntImm)]
@@ -168,26 +192,20 @@ def _lines(nest: Nest) -> Lines | None:
     return None
 
 
-def _emit(nest: Nest, lines: Sequence[Any], columns: Sequence[Any], store: Store) -> None:
-    lanes = native_tile().lanes
+def _emit(lines: Lines) -> None:
+    nest, columns = lines.nest, lines.columns
     length = bound(product([nest.extent(v) for v in columns]))
-    calls: list[Any] = []
-    tvm_ffi.structural_walk(nest.value, (ir.Call, calls.append))
-    cost = COST_OF_ELEMENT + _COST_OF_CALL * len(calls)
-    zeros = {v: tirx.IntImm("int64", 0) for v in nest.variables}
-    if not lines:
-        chunks = bound(pieces(length, CHUNK))
-
-        def chunk(item: Any) -> None:
-            first = bound(item * CHUNK)
-            here = {**zeros, columns[-1]: first}
-            store.run(here, bound(tirx.min(length - first, CHUNK)), lambda k: None, lanes)
-
-        work = product([nest.extent(v) for v in columns]) * cost
-        for_items(chunks, work, chunk)
+    if lines.outer:
+        for_lines(
+            lines.outer, columns, nest.extent, lines.cost,
+            lambda _, values: lines.emit_line(values, length),
+        )  # fmt: skip
         return
+    chunks = bound(pieces(length, CHUNK))
 
-    def line(_: Any, values: dict[Any, Any]) -> None:
-        store.run(zeros | values, length, lambda k: None, lanes)
+    def chunk(item: Any) -> None:
+        first = bound(item * CHUNK)
+        lines.emit_line({columns[-1]: first}, bound(tirx.min(length - first, CHUNK)))
 
-    for_lines(lines, columns, nest.extent, cost, line)
+    work = product([nest.extent(v) for v in columns]) * lines.cost
+    for_items(chunks, work, chunk)

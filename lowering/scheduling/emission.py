@@ -103,7 +103,7 @@ def for_lines(
 
     def some_lines(item: Any) -> None:
         first = bound(item * together)
-        counters = _Counters(variables, extent, first)
+        counters = Counters(variables, extent, first)
         with ib.serial(bound(tirx.min(lines - first, together))) as offset:
             body(bound(first + offset), counters.values())
             counters.step()
@@ -111,7 +111,7 @@ def for_lines(
     for_items(bound(pieces(lines, together)), work, some_lines)
 
 
-class _Counters:
+class Counters:
     """The values of variables for consecutive lines, without a division for each line: that would
     take as long as a short line.
     """
@@ -391,13 +391,19 @@ class Store:
         """The buffer that is written."""
         return self._epilogue.output
 
-    def declare(self) -> None:
-        """Declares flat views of the buffers; call it where they are visible to all stores."""
-        output = self._epilogue.output
-        self._views = {output: flat(output)}
-        for load in self._loads:
-            if load.source not in self._views:
-                self._views[load.source] = flat(load.source)
+    @property
+    def buffers(self) -> list[Any]:
+        """The buffers that are written and read."""
+        return [self._epilogue.output, *(load.source for load in self._loads)]
+
+    def declare(self, views: Mapping[Any, Any] | None = None) -> None:
+        """Declares flat views of the buffers, but for those that are given; call it where they are
+        visible to all stores.
+        """
+        self._views = dict(views or {})
+        for buffer in self.buffers:
+            if buffer not in self._views:
+                self._views[buffer] = flat(buffer)
 
     @property
     def is_in_place(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,16 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, flat_index, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions
-from .elementwise import Lines, is_plain, is_plain_value, lines_of
-from .emission import bound, compute_block, for_items, pieces, rewritten
+from .elementwise import Lines, is_plain, is_plain_value, line_along, lines_of
+from .emission import (
+    Counters,
+    allocated,
+    bound,
+    compute_block,
+    for_items,
+    pieces,
+    rewritten,
+)
 from .micro_kernels import native_tile
 from .nests import Nest, inlined, loads, nests_of, substituted
 from .row_functions import Combination, RowReducer, call_reduce_rows
@@ -43,6 +51,9 @@ class RowReduction(ScheduleRule):  # type: ignore[misc]
         nests = nests_of(kernel)
         if not nests or not any(nest.reduced for nest in nests):
             return None
+        in_turn = _rows_in_turn(kernel, nests)
+        if in_turn is not None:
+            return s_tir.Schedule(rewritten(kernel, in_turn.emit))
         parts = [_part(nest) for nest in nests]
         found = [part for part in parts if part is not None]
         if len(found) != len(parts):
@@ -70,20 +81,30 @@ class _Element:
 
     nest: Nest
 
+    @property
+    def buffers(self) -> list[Any]:
+        """The buffers that are written and read."""
+        return [self.nest.buffer, *(load.source for load in loads(self.nest.value))]
+
     def emit(self) -> None:
         """Emits a block that computes the nest."""
-        nest, values = self.nest, dict.fromkeys(self.nest.variables, int64(0))
+        with compute_block("element"):
+            self.emit_row({}, _views(self.buffers))
+
+    def emit_row(self, values: Mapping[Any, Any], views: Mapping[Any, Any]) -> None:
+        """Emits the element, for some values of the variables."""
+        nest = self.nest
+        values = {**dict.fromkeys(nest.variables, int64(0)), **values}
 
         def place(buffer: Any, indices: Sequence[Any]) -> Any:
             return flat_index(list(buffer.shape), [substituted(i, values) for i in indices])
 
         def view(load: Any) -> Any:
-            return flat(load.source)[place(load.source, load.indices)]
+            return views[load.source][place(load.source, load.indices)]
 
-        with compute_block("element"):
-            value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, view), order="post")
-            target = flat(nest.buffer)
-            ib.buffer_store(target, substituted(value, values), [place(nest.buffer, nest.indices)])
+        value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, view), order="post")
+        target = place(nest.buffer, nest.indices)
+        ib.buffer_store(views[nest.buffer], substituted(value, values), [target])
 
 
 @dataclass(frozen=True)
@@ -109,34 +130,46 @@ class _Rows:
         with compute_block("reduction"):
             self._emit()
 
-    def _emit(self) -> None:
-        nest, lanes = self.nest, native_tile().lanes
-        buffers = [nest.buffer, *(load.source for load in self.positions)]
-        views: dict[Any, Any] = {}
-        for buffer in buffers:
-            if buffer not in views:
-                views[buffer] = flat(buffer)
-        length = bound(product([nest.extent(v) for v in self.along]))
-        last = self.along[-1]
-        count = product([nest.extent(v) for v in nest.spatial])
-        others = product([nest.extent(v) for v in self.outer])
+    @property
+    def buffers(self) -> list[Any]:
+        """The buffers that are written and read."""
+        return [self.nest.buffer, *(load.source for load in self.positions)]
 
-        def term(values: dict[Any, Any]) -> Any:
+    def emit_row(self, values: Mapping[Any, Any], views: Mapping[Any, Any]) -> None:
+        """Emits the result of a row, for some values of the other variables."""
+        nest, last = self.nest, self.along[-1]
+        values = {**dict.fromkeys(nest.variables, int64(0)), **values}
+        length = bound(product([nest.extent(v) for v in self.along]))
+        if not self.outer and isinstance(self.term, ir.TensorLoad):
+            target, source = (
+                tirx.address_of(views[buffer][bound(position.at(values))])
+                for buffer, position in zip(
+                    self.buffers, (self.target, *self.positions.values()), strict=True
+                )
+            )
+            steps = int64(0), int64(0)
+            call_reduce_rows(self.combination, target, source, int64(1), length, steps, self.start)
+            return
+
+        def term(values: Mapping[Any, Any]) -> Any:
             def view(load: Any) -> Any:
                 return views[load.source][self.positions[load].at(values)]
 
             value = tvm_ffi.structural_map(self.term, (ir.TensorLoad, view), order="post")
             return substituted(value, values)
 
-        def row(number: Any) -> None:
-            values = _unflattened(nest, nest.spatial, number)
-            reducer = RowReducer(self.combination, lanes, self.start)
-            with ib.serial(bound(others)) as other:
-                here = {**values, **_unflattened(nest, self.outer, other)}
-                reducer.add(length, lambda place: term({**here, last: place}))
-            reducer.store(views[nest.buffer], self.target.at(values))
+        reducer = RowReducer(self.combination, native_tile().lanes, self.start)
+        with ib.serial(bound(product([nest.extent(v) for v in self.outer]))) as other:
+            here = {**values, **_unflattened(nest, self.outer, other)}
+            reducer.add(length, lambda place: term({**here, last: place}))
+        reducer.store(views[nest.buffer], self.target.at(values))
 
-        count = bound(count)
+    def _emit(self) -> None:
+        nest, buffers = self.nest, self.buffers
+        views = _views(buffers)
+        length = bound(product([nest.extent(v) for v in self.along]))
+        count = bound(product([nest.extent(v) for v in nest.spatial]))
+        others = product([nest.extent(v) for v in self.outer])
         most = tirx.floordiv(int64(_ITEM_ELEMENTS), tirx.max(others * length, int64(1)))
         together = bound(tirx.max(most, int64(1)))
         strides = self._row_strides()
@@ -146,7 +179,7 @@ class _Rows:
             rows = bound(tirx.min(count - first, together))
             if strides is None:
                 with ib.serial(rows) as number:
-                    row(bound(first + number))
+                    self.emit_row(_unflattened(nest, nest.spatial, bound(first + number)), views)
                 return
             target, source = (
                 tirx.address_of(views[buffer][position.at({}) + first * stride])
@@ -170,6 +203,15 @@ class _Rows:
             return None
         target, source = (p.of(long[-1]) if long else int64(0) for p in positions)
         return target, source
+
+
+def _views(buffers: Sequence[Any]) -> dict[Any, Any]:
+    """Declares a flat view of each buffer."""
+    views: dict[Any, Any] = {}
+    for buffer in buffers:
+        if buffer not in views:
+            views[buffer] = flat(buffer)
+    return views
 
 
 def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
@@ -228,3 +270,201 @@ def _follow(outer: Any, inner: Any, nest: Nest, positions: Iterable[Affine]) -> 
     return all(
         analyzer.can_prove_equal(p.of(outer), p.of(inner) * nest.extent(inner)) for p in positions
     )
+
+
+@dataclass(frozen=True)
+class _RowsInTurn:
+    """Nests that compute the results of a row from that row only: one row after another.
+
+    What nests leave for each other has room for one row, which stays in the first-level cache.
+    """
+
+    parts: list[Lines | _Element | _Rows]
+    leading: list[list[Any]]
+    """The variables of rows, of each nest."""
+    between: list[Any]
+    """The buffers between the nests."""
+
+    def emit(self) -> None:
+        """Emits a block that computes the nests."""
+        with compute_block("rows"):
+            self._emit()
+
+    def _emit(self) -> None:
+        first, variables = self.parts[0].nest, self.leading[0]
+        used = [buffer for part in self.parts for buffer in _buffers(part)]
+        views = _views([b for b in used if not any(b.same_as(other) for other in self.between)])
+        lengths = [
+            product([nest.extent(v) for v in nest.variables if not _is_among(v, leading)])
+            for nest, leading in zip((part.nest for part in self.parts), self.leading, strict=True)
+        ]
+        reduction = next(place for place, p in enumerate(self.parts) if isinstance(p, _Rows))
+        length, count = bound(lengths[reduction]), product([first.extent(v) for v in variables])
+        rows = bound(count)
+        most = tirx.floordiv(int64(_ITEM_ELEMENTS), tirx.max(length, int64(1)))
+        together = bound(tirx.max(most, int64(1)))
+
+        def some_rows(item: Any) -> None:
+            begin = bound(item * together)
+            scratch = {b: ib.alloc_buffer((product(b.shape),), "float32") for b in self.between}
+            here = {**views, **scratch}
+            counters = Counters(variables, first.extent, begin)
+            with ib.serial(bound(tirx.min(rows - begin, together))):
+                row = counters.values()
+                for part, leading, elements in zip(self.parts, self.leading, lengths, strict=True):
+                    values = {v: row[w] for v, w in zip(leading, variables, strict=True)}
+                    if isinstance(part, Lines):
+                        part.store.declare(here)
+                        part.emit_line(values, bound(elements))
+                    else:
+                        part.emit_row(values, here)
+                counters.step()
+
+        costs = [part.cost if isinstance(part, Lines) else _COST for part in self.parts]
+        work = count * lengths[reduction] * sum(costs)
+        for_items(bound(pieces(rows, together)), work, some_rows)
+
+
+def _buffers(part: Lines | _Element | _Rows) -> list[Any]:
+    return part.store.buffers if isinstance(part, Lines) else part.buffers
+
+
+def _is_among(variable: Any, variables: Iterable[Any]) -> bool:
+    return any(variable.same_as(other) for other in variables)
+
+
+def _rows_in_turn(kernel: tirx.PrimFunc, nests: Sequence[Nest]) -> _RowsInTurn | None:
+    """The nests of a kernel by row; None if there is one only, or they need several rows."""
+    between = [b for b in allocated(kernel) if any(b.same_as(nest.buffer) for nest in nests)]
+    if len(nests) < 2:
+        return None
+    most = min(len(nest.indices) for nest in nests)
+    runs = (
+        depth
+        for depth in range(most, 0, -1)
+        if all(_is_of_rows(nest, nests[0], between, depth) for nest in nests)
+    )
+    depth = next(runs, None)
+    if depth is None:
+        return None
+    rows = {
+        b: tirx.decl_buffer(list(b.shape[depth:]) or [int64(1)], b.dtype, b.name) for b in between
+    }
+    of_row = [(_of_a_row(nest, rows, depth), list(nest.indices[:depth])) for nest in nests]
+    of_row, reciprocals = _without_divisions(of_row)
+    parts = [_part_of_row(nest, variables) for nest, variables in of_row]
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+    leading = [variables for _, variables in of_row]
+    return _RowsInTurn(found, leading, [*rows.values(), *reciprocals])
+
+
+def _without_divisions(
+    nests: Sequence[tuple[Nest, list[Any]]],
+) -> tuple[list[tuple[Nest, list[Any]]], list[Any]]:
+    """Nests of a row that multiply by the reciprocal of the sum of a softmax, and its buffers.
+
+    The sum is not less than 1, the exponential of the difference of the maximum from itself. Other
+    divisors may be so small that their reciprocals are infinite.
+    """
+    maxima: list[Any] = []
+    powers: list[Any] = []
+    sums: list[Any] = []
+    for nest, _ in nests:
+        value, term = nest.value, getattr(nest.value, "b", None)
+        if nest.reduced and isinstance(value, tirx.Max):
+            maxima.append(nest.buffer)
+        elif nest.reduced and isinstance(value, tirx.Add) and _reads(term, powers):
+            sums.append(nest.buffer)
+        elif isinstance(value, ir.Call) and value.op.name.endswith(".exp"):
+            (exponent,) = value.args
+            if isinstance(exponent, tirx.Sub) and _reads(exponent.b, maxima):
+                powers.append(nest.buffer)
+    changed, buffers = [], []
+    for nest, leading in nests:
+        divisors: list[Any] = []
+
+        def replace(quotient: Any, found: list[Any] = divisors) -> Any:
+            if not _reads(quotient.b, sums):
+                return quotient
+            buffer = tirx.decl_buffer([int64(1)], "float32", "reciprocal")
+            found.append((buffer, quotient.b))
+            return quotient.a * buffer[0]
+
+        value = tvm_ffi.structural_map(nest.value, (tirx.Div, replace), order="post")
+        for buffer, divisor in divisors:
+            one = tirx.const(1.0, "float32")
+            changed.append((_storing(nest, buffer, one / divisor, [int64(0)]), leading))
+            buffers.append(buffer)
+        changed.append((_storing(nest, nest.buffer, value, nest.indices), leading))
+    return changed, buffers
+
+
+def _reads(expression: Any, buffers: Sequence[Any]) -> bool:
+    """Whether an expression is an element of one of these buffers."""
+    return isinstance(expression, ir.TensorLoad) and _is_among(expression.source, buffers)
+
+
+def _storing(nest: Nest, buffer: Any, value: Any, indices: Sequence[Any]) -> Nest:
+    """The nest with another store."""
+    block, body = nest.block, tirx.BufferStore(buffer, value, indices)
+    block = s_tir.SBlock(block.iter_vars, [], [], block.name_hint, body, block.init)
+    return Nest(block, nest.extents)
+
+
+def _is_of_rows(nest: Nest, first: Nest, between: Sequence[Any], depth: int) -> bool:
+    """Whether a nest computes each row, of the last axes from `depth` on, from the same row of what
+    other nests leave.
+    """
+    leading = nest.indices[:depth]
+    if not all(_is_among(index, nest.spatial) for index in leading):
+        return False
+    if len({str(index) for index in leading}) < depth:
+        return False
+    if not all(
+        tvm_ffi.structural_equal(nest.extent(index), first.extent(other))
+        for index, other in zip(leading, first.indices, strict=False)
+    ):
+        return False
+    if nest.reduced and any(
+        static_size(nest.extent(v)) != 1 for v in nest.spatial if not _is_among(v, leading)
+    ):
+        return False
+    return all(
+        len(load.indices) >= depth
+        and all(i.same_as(v) for i, v in zip(load.indices, leading, strict=False))
+        for load in loads(nest.value)
+        if _is_among(load.source, between)
+    )
+
+
+def _of_a_row(nest: Nest, rows: Mapping[Any, Any], depth: int) -> Nest:
+    """The nest with buffers of one row between nests."""
+
+    def rest(indices: Sequence[Any]) -> list[Any]:
+        return list(indices[depth:]) or [int64(0)]
+
+    def read(load: Any) -> Any:
+        own = rows.get(load.source)
+        return load if own is None else own[tuple(rest(load.indices))]
+
+    value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, read), order="post")
+    own = rows.get(nest.buffer)
+    if own is None:
+        return _storing(nest, nest.buffer, value, nest.indices)
+    return _storing(nest, own, value, rest(nest.indices))
+
+
+def _part_of_row(nest: Nest, leading: Sequence[Any]) -> Lines | _Element | _Rows | None:
+    if nest.reduced:
+        return _rows(nest)
+    columns = [
+        index for index in nest.indices
+        if isinstance(index, ir.Var)
+        and not _is_among(index, leading)
+        and static_size(nest.extent(index)) != 1
+    ]  # fmt: skip
+    if columns:
+        return line_along(nest, columns)
+    return _Element(nest) if is_plain(nest) else None

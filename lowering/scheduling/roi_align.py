@@ -36,7 +36,7 @@ def legalize_roi_align(legalize: Callable[..., Any], bb: relax.BlockBuilder, cal
         or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
     ):
         return legalize(bb, call)
-    count, channels, *sizes = (shape for shape in shapes[-1].values)
+    count, channels, *sizes = call.ty.shape.values
     planes = bb.emit(bb.call_te(topi.transpose, data, [0, 2, 3, 1]))
     kernel = bb.add_func(
         _kernel(
