@@ -38,6 +38,7 @@ from .emission import (
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
     Tile,
+    call_copy_row,
     call_function,
     call_product,
     native_tile,
@@ -202,13 +203,14 @@ class _Emission:
         rows = bound(product.count(product.rows))
         panels = bound(pieces(self._width, self._tile.width))
         is_deep = packed and int(self._depth) >= _DEEP
-        most = _DEEP_PANELS if is_deep else self._most_panels(packed)
+        most = _DEEP_PANELS if is_deep else self._most_panels()
         tiles = _DEEP_TILES if is_deep else _FEW_TILES
-        chunk = self._row_chunk() if most == 1 else tiles * self._tile.rows
+        copies = not packed and not self._reads_in_place()
+        # All rows of an item read a copy.
+        chunk = self._row_chunk() if most == 1 or copies else tiles * self._tile.rows
         chunks = bound(pieces(rows, chunk))
         together = int64(1) if most == 1 else bound(_panels_together(most, panels, batch * chunks))
         groups = bound(pieces(panels, together))
-        copies = not packed and not self._reads_in_place()
         reading = chunks * (_COST_OF_COPY if copies else _COST_OF_READ)
         work = batch * (rows + reading) * self._width * self._depth
 
@@ -228,16 +230,16 @@ class _Emission:
             if is_deep:
                 self._deep_panels(where, panel, last, first, count, scratch)
                 return
-            self._panels(where, panel, last, first, count, packed, scratch)
+            copy = None
+            if copies:
+                copy = ib.alloc_buffer((most * self._depth * self._tile.width,), "float32")
+            self._panels(where, panel, last, first, count, packed, scratch, copy)
 
         for_items(batch * chunks * groups, work, item)
 
-    def _most_panels(self, packed: bool) -> int:
-        """The number of panels at most that each register tile of rows is multiplied by in turn.
-
-        It is 1 for panels that are copied, because a copy is read by all rows of an item.
-        """
-        if not _is_static(self._depth) or not (packed or self._reads_in_place()):
+    def _most_panels(self) -> int:
+        """The number of panels at most that each register tile of rows is multiplied by in turn."""
+        if not _is_static(self._depth):
             return 1
         cached = _CACHED_PANELS // (max(int(self._depth), 1) * self._tile.width)
         return cached if cached >= _FEWEST_PANELS else 1
@@ -287,15 +289,25 @@ class _Emission:
 
     def _panels(
         self, where: dict[Any, Any], panel: Any, last: Any, first: Any, count: Any, packed: bool,
-        scratch: Any,
+        scratch: Any, copy: Any,
     ) -> None:  # fmt: skip
-        """All row tiles of one item over the panels from one up to, but not including, another."""
+        """All row tiles of one item over the panels from one up to, but not including, another.
+
+        `copy` is a buffer for these panels, or None if they are read where they are.
+        """
+        size = bound(self._depth * self._tile.width)
+        if copy is not None:
+            with ib.serial(last - panel) as offset:
+                self._copy_panel(where, bound(panel + offset), copy, bound(offset * size))
         with (
             ib.serial(bound(ceil_div(count, self._tile.rows))) as number,
             ib.serial(last - panel) as offset,
         ):
             here = bound(panel + offset)
-            b, b_stride = self._right_operand(where, here, packed)
+            if copy is None:
+                b, b_stride = self._right_operand(where, here, packed)
+            else:
+                b, b_stride = tirx.address_of(copy[bound(offset * size)]), int64(self._tile.width)
             right = b, b_stride, rows_ahead(self._tile, b_stride)
             following = bound((here + 1) * self._tile.width)
             self._row_tile(where, here, first, count, number, right, scratch, following)
@@ -429,22 +441,40 @@ class _Emission:
         if packed:
             return tirx.address_of(self._b[(panel * self._depth + k) * width]), width
         position = self._product.b.position
+        if self._reads_in_place():
+            origin = bound(position.at({**where, self._n: column}))
+            return tirx.address_of(self._b[origin]), position.of(self._k)
+        copy = ib.alloc_buffer((self._depth * width,), "float32")
+        self._copy_panel(where, panel, copy, int64(0))
+        return copy.data, width
+
+    def _copy_panel(self, where: dict[Any, Any], panel: Any, copy: Any, place: Any) -> None:
+        """Copies a panel to a place in a buffer, row by row."""
+        width = int64(self._tile.width)
+        column = bound(panel * width)
+        columns = bound(tirx.min(self._width - column, width))
+        position = self._product.b.position
         step, down = position.of(self._n), position.of(self._k)
         origin = bound(position.at({**where, self._n: column}))
-        if self._reads_in_place():
-            return tirx.address_of(self._b[origin]), down
-        copy = ib.alloc_buffer((self._depth * width,), "float32")
-        columns = bound(tirx.min(self._width - column, width))
         if is_number(down, 1):
-            source = tirx.address_of(self._b[origin])
-            call_function(TRANSPOSE, copy.data, source, columns, self._depth, width, step)
+            source, target = (tirx.address_of(b[p]) for b, p in ((self._b, origin), (copy, place)))
+            call_function(TRANSPOSE, target, source, columns, self._depth, width, step)
+        elif is_number(step, 1):
+            with ib.serial(self._depth) as k:
+                source, target = (
+                    tirx.address_of(b[bound(p)])
+                    for b, p in ((self._b, origin + k * down), (copy, place + k * width))
+                )
+                zero = tirx.const(0.0, "float32")
+                call_copy_row(target, source, 0, columns, width - columns, 1, zero)
+            return
         else:
             with ib.serial(self._depth) as k, ib.serial(columns) as j:
-                ib.buffer_store(copy, self._b[origin + k * down + j * step], [k * width + j])
+                element = self._b[origin + k * down + j * step]
+                ib.buffer_store(copy, element, [place + k * width + j])
         # Vectors reach past the last column.
         with ib.serial(self._depth) as k, ib.serial(width - columns) as j:
-            ib.buffer_store(copy, tirx.const(0.0, "float32"), [k * width + columns + j])
-        return copy.data, width
+            ib.buffer_store(copy, tirx.const(0.0, "float32"), [place + k * width + columns + j])
 
     def _reads_in_place(self) -> bool:
         """Whether panels of the right operand are read where they are, row by row.
