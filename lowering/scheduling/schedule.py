@@ -88,6 +88,8 @@ def _vectorise(schedule: s_tir.Schedule, block: Any) -> None:
 def _vectorise_elementwise(schedule: s_tir.Schedule, loops: BlockLoops) -> None:
     if loops.last is None or loops.loop(loops.last) is not loops.loops[-1]:
         return
+    if not reads_along(loops.block, loops.last):
+        return  # TVM would load the elements of a vector one by one; LLVM knows gathers.
     lanes = _lanes(loops.extent(loops.last), loops.dtype)
     if lanes is not None:
         _, vector = schedule.split(loops.loops[-1], [None, lanes])
