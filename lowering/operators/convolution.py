@@ -29,6 +29,8 @@ def conv(ctx: ConverterContext) -> Value:
     data, weight, bias = (ctx.inputs[slot] for slot in range(3))
     dims = known_dims(weight)
     declared = ctx.attrs.get("kernel_shape")
+    if declared is None and ctx.attr("auto_pad", "NOTSET") in _SAME:
+        ctx = ctx.derive(kernel_shape=_kernel_shape(ctx))
     if declared is not None and dims is not None:
         sizes = [as_int(size) for size in dims[2:]]
         if None not in sizes and list(declared) != sizes:
@@ -110,27 +112,25 @@ def average_pool(ctx: ConverterContext) -> Value:
     before, after = pooling_padding(ctx, sizes)
     one = relax.const(1, str(data.ty.dtype))
     counted = ctx.bb.emit(relax.op.full(relax.ShapeExpr([ONE, ONE, *sizes]), one))
-    if counts_padding:  # Not what rounding up adds to it.
+    if counts_padding:  # But for what rounding up adds.
         given, more = pooling_padding(ctx.derive(ceil_mode=0), sizes)
         counted = pad_with(ctx, counted, one, given, more)
         before, after = [ZERO] * len(before), [a - m for a, m in zip(after, more, strict=True)]
-    share = _of_padded(ctx, counted, 0, before, after)
+    share = _pad_then_by_tvm(ctx, counted, 0, before, after)
     return relax.op.divide(ctx.bb.emit(mean), ctx.bb.emit(share))
 
 
 def _without_ceil_mode(ctx: ConverterContext) -> ConverterContext:
-    """The pooling with more padding after the data, not `ceil_mode`, where sizes are symbolic.
+    """Replaces `ceil_mode` by more padding after the data, where sizes are symbolic.
 
-    Rounding up is adding `stride - 1` before rounding down. A window that begins after the data is
-    left out, and none does if the padding and that addition are shorter than a window; TVM leaves
-    it out by a conditional size, which its passes cannot nest.
+    Rounding up equals padding by `stride - 1` more and rounding down, if no window begins after the
+    data. That holds where the padding is shorter than a window. TVM guards the last window by a
+    conditional size, which its passes cannot nest.
     """
+    if not ctx.attr("ceil_mode", 0) or ctx.attr("auto_pad", "NOTSET") != "NOTSET":
+        return ctx
     sizes = _spatial_dims(ctx.inputs[0])
-    if (
-        not ctx.attr("ceil_mode", 0)
-        or ctx.attr("auto_pad", "NOTSET") != "NOTSET"
-        or all(as_int(size) is not None for size in sizes)
-    ):
+    if all(as_int(size) is not None for size in sizes):
         return ctx
     rank = len(sizes)
     strides = ctx.attr("strides", [1] * rank)
@@ -141,7 +141,7 @@ def _without_ceil_mode(ctx: ConverterContext) -> ConverterContext:
         return ctx
     if not ctx.attr("count_include_pad", 0):
         return ctx.derive(pads=[*pads[:rank], *after], ceil_mode=0)
-    # What `pads` adds is counted, and what rounding up adds is not.
+    # Padding from `pads` counts towards the average; padding from rounding up does not.
     data = ctx.inputs[0]
     before, counted = pooling_padding(ctx.derive(ceil_mode=0), sizes)
     padded = pad_with(ctx, data, relax.const(0, data.ty.dtype), before, counted)
@@ -169,10 +169,10 @@ def _by_tvm_after_padding(ctx: ConverterContext, fill: float) -> Value:
     if is_known:
         pads = [as_int(amount) for amount in (*before[2:], *after[2:])]
         return ctx.by_tvm(auto_pad=b"NOTSET", pads=pads)
-    return _of_padded(ctx, data, fill, before, after)
+    return _pad_then_by_tvm(ctx, data, fill, before, after)
 
 
-def _of_padded(
+def _pad_then_by_tvm(
     ctx: ConverterContext, data: Value, fill: float, before: Sequence[Any], after: Sequence[Any]
 ) -> Value:
     """TVM's converter on data that is padded first."""
@@ -231,7 +231,7 @@ def pooling_padding(ctx: ConverterContext, sizes: Sequence[Any]) -> tuple[list[A
     """The padding before and after each axis that makes the last window end where the data does."""
     mode = ctx.attr("auto_pad", "NOTSET")
     if mode in _SAME:
-        return _same_padding(ctx, sizes, _kernel_shape(ctx))
+        return _same_padding(ctx, sizes, ctx.attrs["kernel_shape"])
     none = [0] * 2 * len(sizes)
     pads = ctx.attr("pads", none) if mode == "NOTSET" else none
     before = [ZERO] * 2 + [tirx.IntImm("int64", pad) for pad in pads[: len(sizes)]]

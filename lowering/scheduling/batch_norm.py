@@ -17,8 +17,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from .dataflow import rewritten_functions
 
 
-def scale_and_shift_batches(module: tvm.IRModule) -> tvm.IRModule:
-    """The module without batch normalizations of float32 in inference."""
+def decompose_batch_norms(module: tvm.IRModule) -> tvm.IRModule:
+    """Replaces float32 batch normalizations in inference by a multiplication and an addition."""
     return rewritten_functions(_BatchNorms(module), module)
 
 
@@ -29,8 +29,8 @@ class _BatchNorms(PyExprMutator):  # type: ignore[misc]
         if getattr(call.op, "name", "") != "relax.nn.batch_norm" or call.attrs.training:
             return call
         data, scale, bias, mean, variance = call.args
-        # Half precision would lose what the mean and the shift have in common.
-        if str(data.ty.dtype) != "float32":
+        # In half precision, `x * factor + shift` cancels where the mean is large.
+        if data.ty.ndim < 0 or {str(value.ty.dtype) for value in call.args} != {"float32"}:
             return call
         attrs, op, emit = call.attrs, relax.op, self.builder_.emit
         deviation = emit(op.sqrt(emit(op.add(variance, relax.const(attrs.epsilon, "float32")))))
@@ -46,7 +46,7 @@ class _BatchNorms(PyExprMutator):  # type: ignore[misc]
         return relax.Tuple([result, mean, variance])
 
     def visit_var_binding_(self, binding: Any) -> None:
-        """Replaces the field of the tuple by the result: FuseOps does not fuse through tuples."""
+        """Binds a field of a known tuple to its element: FuseOps does not fuse through tuples."""
         value, variable = binding.value, binding.var
         if isinstance(value, relax.TupleGetItem) and isinstance(variable, relax.DataflowVar):
             results = self.visit_expr(value.tuple_value)

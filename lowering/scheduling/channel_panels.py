@@ -155,14 +155,14 @@ class _Emission(Emission):
                     depth_here * row, int64(tile.width), tirx.floordiv(result, tile.rows), passes
                 )
                 following = tirx.address_of(self._weights[bound(weights_of_block + distance)])
-                here = bound(tirx.min(last - position, rows))
+                rows_here = bound(tirx.min(last - position, rows))
                 plane = bound(position + channel * self._channel_stride)
 
                 def multiply(first_tap: Any, used_taps: Any, adds: Any) -> None:
                     shift = first_tap * tile.width
                     call_panel(
-                        replace(tile, in_planes=taps > 1), static_size(self._rows), channels, here,
-                        tirx.address_of(chunk.planes[plane]),
+                        replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
+                        rows_here, tirx.address_of(chunk.planes[plane]),
                         tirx.address_of(self._weights[bound(weights_of_block + shift)]),
                         tirx.address_of(scratch[bound(result * tile.width)]),
                         tirx.address_of(self._table[first_tap]), depth_here, self._channel_stride,
@@ -170,7 +170,7 @@ class _Emission(Emission):
                     )  # fmt: skip
 
                 if self._skips_taps:
-                    self._with_used_taps(chunk, position, here, channel, multiply)
+                    self._with_used_taps(chunk, position, rows_here, channel, multiply)
                 else:
                     multiply(int64(0), int64(taps), channel)
 
@@ -185,18 +185,18 @@ class _Emission(Emission):
         self, chunk: Chunk, position: Any, count: Any, adds: Any,
         multiply: Callable[[Any, Any, Any], None],
     ) -> None:  # fmt: skip
-        """Emits products with the taps that read an element for one of some positions.
+        """Emits the products with the taps that read the input for at least one of these positions.
 
         Used lines of taps follow each other in memory: one call multiplies them all. Where few taps
         of each line are used, it is a call for each line.
         """
         outer, inner = self._axes
-        end = bound(position + tirx.max(count, int64(1)) - 1)
+        end = bound(position + count - 1)
         first_line, last_line = (bound(tirx.floordiv(p, self._pitch)) for p in (position, end))
         starts = [(chunk.first + line) * outer.stride for line in (first_line, last_line)]
         first, after = taps_inside(outer, *starts)
         lines = bound(tirx.max(after - first, int64(0)))
-        if inner.dilation == 1:
+        if inner.dilation == 1:  # Few positions at either end would gain from further calls.
             multiply(bound(first * inner.taps), bound(lines * inner.taps), adds)
             return
         columns = [p - first_line * self._pitch for p in (position, end)]

@@ -19,7 +19,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import affine, flat, int64, product
+from .affine import Affine, affine, flat, int64, product
 from .elementwise import is_plain_value
 from .emission import (
     COST_OF_ELEMENT,
@@ -79,6 +79,8 @@ class _Concatenated:
     """The variables of lines, on which the choice depends."""
     columns: list[Any]
     """Those along a line."""
+    positions: dict[Any, Affine]
+    """Where each operand is read."""
     store: Store
     is_copy: bool
     """Whether nothing else is computed."""
@@ -89,7 +91,7 @@ def _concatenated(nest: Nest) -> _Concatenated | None:
         return None
     calls: list[Any] = []
     tvm_ffi.structural_walk(nest.value, (ir.Call, calls.append))
-    # The walk meets what an expression is made of before it.
+    # The walk is post-order: the outermost choice comes last.
     choice = next(filter(is_if_then_else, reversed(calls)), None)
     if choice is None:
         return None
@@ -104,13 +106,26 @@ def _concatenated(nest: Nest) -> _Concatenated | None:
     lines = [index for index in nest.indices[: -len(columns)] if not isinstance(index, tirx.IntImm)]
     if not columns or len(lines) + len(columns) != len(nest.variables):
         return None
-    if any(depends(condition, columns) for condition in _conditions(choice)):
+    if len({str(variable) for variable in lines}) < len(lines):
+        return None
+    if not all(any(line.same_as(v) for v in nest.variables) for line in lines):
+        return None
+    leading = [index for load in operands for index in list(load.indices)[: -len(columns)]]
+    if any(depends(part, columns) for part in (*_conditions(choice), *leading)):
+        return None
+    positions = {
+        load: affine(list(load.source.shape), list(load.indices), nest.variables)
+        for load in operands
+    }
+    known = {load: position for load, position in positions.items() if position is not None}
+    if len(known) < len(positions):
         return None
     extents = {v: nest.extent(v) for v in nest.variables}
     store = Store(value, nest.variables, extents, columns)
     if not (store.flattens and store.is_contiguous and store.is_vector):
         return None
-    return _Concatenated(nest, choice, lines, columns, store, nest.value.same_as(choice))
+    is_copy = nest.value.same_as(choice)
+    return _Concatenated(nest, choice, lines, columns, known, store, is_copy)
 
 
 def _columns(nest: Nest, operands: Sequence[Any]) -> list[Any]:
@@ -150,7 +165,8 @@ def _emit(found: _Concatenated) -> None:
     nest, lanes = found.nest, native_tile().lanes
     with compute_block("concatenation"):
         found.store.declare()
-        sources = {load.source: flat(load.source) for load in _operands(found.choice)}
+        operands = {load.source: load for load in found.positions}
+        sources = {buffer: flat(buffer) for buffer in operands}
         length = bound(product([nest.extent(v) for v in found.columns]))
         zeros = dict.fromkeys(nest.variables, int64(0))
 
@@ -163,9 +179,8 @@ def _emit(found: _Concatenated) -> None:
                         with branch():
                             copy(part, values, first, count, target)
                 return
-            place = affine(list(choice.source.shape), list(choice.indices), nest.variables)
-            assert place is not None, "an operand is read at its last axes, and a sum before them"
-            source = sources[choice.source][bound(place.at(values) + first)]
+            place = found.positions[choice].at(values) + first
+            source = sources[choice.source][bound(place)]
             nothing = tirx.const(0.0, "float32")
             call_copy_row(target, tirx.address_of(source), 0, count, 0, 1, nothing)
 

@@ -59,6 +59,9 @@ from .tap_products import (
 
 _CACHED = 1 << 18
 """Elements of the input that a chunk keeps in the second-level cache."""
+_CACHED_BESIDE_WEIGHTS = 1 << 20
+"""The same where weights do not stay there: each chunk reads them again, and few chunks are faster.
+"""
 _NEAR = 6 << 10
 """Elements of the input that stay in the first-level cache while tiles of channels pass over."""
 _LINE = 16
@@ -70,7 +73,8 @@ _TOGETHER = 4
 _COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
 _FAR = 8
-"""The dilation of lines from which on a chunk has fewer lines than lie between two taps."""
+"""The distance of taps, in lines of the output, from which each tap gets its own copy of the lines
+it reads: a chunk has fewer lines than that."""
 _SHARED = 1 << 20
 """Weights from which on cores share the tiles of a chunk, because each chunk reads all weights."""
 _BLOCKS = 2
@@ -149,7 +153,7 @@ class Emission:
         self._product = found.product
         self._tile = tile
         self._axes = found.axes if axes is None else list(axes)
-        if len(self._axes) == 2 and self._axes[0].dilation >= _FAR:
+        if len(self._axes) == 2 and self._axes[0].dilation // self._axes[0].stride >= _FAR:
             self._axes = [replace(self._axes[0], is_spread=True), self._axes[1]]
         product_ = found.product
         channel = found.channel
@@ -404,9 +408,10 @@ class Emission:
 
     def _most_positions(self) -> int:
         """How many positions a chunk has at most."""
+        # Of spread taps, a chunk reads little more than the planes with elements of the input.
         phases = math.prod(axis.phases for axis in self._axes if not axis.is_spread)
         per_position = (static_size(self._channels) or 256) * phases
-        cached = 4 * _CACHED if self._has_large_weights() else _CACHED
+        cached = _CACHED_BESIDE_WEIGHTS if self._has_large_weights() else _CACHED
         most = max(self._tile.width, cached // per_position)
         return most if self._is_depthwise else min(most, _MOST_POSITIONS)
 

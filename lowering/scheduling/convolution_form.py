@@ -36,7 +36,8 @@ class SpatialAxis:
     high: Any
     """Where padding begins after the last."""
     is_spread: bool = field(default=False, kw_only=True)
-    """Whether each tap is a phase of its own, because taps are far apart."""
+    """Whether each tap has a phase of its own, because taps are far apart. (By keyword only:
+    subclasses add fields without defaults.)"""
 
     @property
     def phases(self) -> int:
@@ -248,12 +249,15 @@ def _padded(nest: Nest) -> tuple[Any, dict[Any, tuple[Any, Any]], Any] | None:
     if not isinstance(load, ir.TensorLoad) or not isinstance(fill, tirx.FloatImm):
         return None
     bounds = {v: (int64(0), nest.extent(v)) for v in nest.spatial}
-    touched = set()
+    touched, sides = set(), set()
     for term in _terms(condition):
         limit = _limit(term, nest.spatial)
         if limit is None:
             return None
         variable, low, high = limit
+        if (variable, low is None) in sides:
+            return None  # Two bounds on one side: neither is known to be the tighter.
+        sides.add((variable, low is None))
         before = bounds[variable]
         bounds[variable] = (before[0] if low is None else low, before[1] if high is None else high)
         touched.add(variable)
@@ -279,7 +283,9 @@ def _limit(term: Any, variables: Sequence[Any]) -> tuple[Any, Any, Any] | None:
     if len(used) != 1:
         return None
     ((variable, factor),) = used.items()
-    rest = sym.Analyzer().simplify(found[-1])
+    simplify = sym.Analyzer().simplify
     if factor == 1:
-        return variable, sym.Analyzer().simplify(-rest), None
-    return (variable, None, sym.Analyzer().simplify(rest + 1)) if factor == -1 else None
+        return variable, simplify(-found[-1]), None
+    if factor == -1:
+        return variable, None, simplify(found[-1] + 1)
+    return None

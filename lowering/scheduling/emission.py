@@ -202,7 +202,7 @@ def even_start(number: Any, parts: Any, total: Any) -> Any:
     return bound(tirx.floordiv(number * total, tirx.max(parts, int64(1))))
 
 
-def bound(value: Any) -> Any:
+def bound(value: Any, dtype: str = "int64") -> Any:
     """A scalar that is computed once, on the stack of a CPU.
 
     It lies in a buffer of its own, which LLVM makes a register of. TVM's simplifier would put the
@@ -211,7 +211,7 @@ def bound(value: Any) -> Any:
     if isinstance(value, tirx.IntImm):
         return value
     # `layout=None`: computing the default layout makes the builder search all open frames.
-    place = ib.alloc_buffer((1,), "int64", layout=None)
+    place = ib.alloc_buffer((1,), dtype, layout=None)
     ib.buffer_store(place, value, [int64(0)])
     return place[int64(0)]
 
@@ -397,9 +397,7 @@ class Store:
         return [self._epilogue.output, *(load.source for load in self._loads)]
 
     def declare(self, views: Mapping[Any, Any] | None = None) -> None:
-        """Declares flat views of the buffers, but for those that are given; call it where they are
-        visible to all stores.
-        """
+        """Declares flat views of the buffers that `views` lacks, where all stores see them."""
         self._views = dict(views or {})
         for buffer in self.buffers:
             if buffer not in self._views:

@@ -60,9 +60,13 @@ _FEWEST_ITEMS = 4
 _FEW_TILES = 4
 """The row tiles of an item of several panels."""
 _DEEP = 1 << 12
-"""The depth from which on a constant right operand is read in parts along it."""
-_PART, _DEEP_TILES, _DEEP_PANELS = 512, 16, 4
-"""The depth of a part, and the row tiles and panels at most whose sums stay in the cache."""
+"""The depth from which on a constant right operand is read in parts along it: a panel of it takes
+half of the second-level cache."""
+_PART = 1 << 9
+"""The depth of a part: one row tile of it stays in the first-level cache, and the panels in the
+second."""
+_DEEP_TILES, _DEEP_PANELS = 16, 4
+"""The row tiles and panels of an item, whose sums stay in the second-level cache beside a part."""
 _NEAR = 1 << 10
 """Elements between rows of the right operand up to which it is read without a copy."""
 _COST_OF_READ, _COST_OF_COPY = 4, 8
@@ -323,30 +327,29 @@ class _Emission:
         tile, depth = self._tile, int(self._depth)
         size = tile.rows * tile.width
         sums = ib.alloc_buffer((_DEEP_TILES * _DEEP_PANELS * size,), "float32")
-        parts = -(-depth // _PART)
-        most = -(-depth // parts)
         passes = bound(ceil_div(count, tile.rows))
+        parts = -(-depth // _PART)
+        part_depth = int64(-(-depth // parts))
 
-        def tiles(run: Callable[[Any, Any, Any], None]) -> None:
-            """Emits `run(number, here, place)` for each row tile and panel, and its sums' place."""
+        def for_each_tile(body: Callable[[Any, Any, Any], None]) -> None:
+            """Emits `body(number, here, place)` for each row tile, panel, and place of its sums."""
             with ib.serial(passes) as number, ib.serial(last - panel) as offset:
                 place = bound((number * _DEEP_PANELS + offset) * size)
-                run(number, bound(panel + offset), place)
+                body(number, bound(panel + offset), place)
 
         with ib.serial(int64(parts)) as part:
-            k = bound(part * most)
-            deep = bound(tirx.min(self._depth - k, int64(most)))
+            k = bound(part * part_depth)
+            depth_here = bound(tirx.min(self._depth - k, part_depth))
 
             def multiply(number: Any, here: Any, place: Any) -> None:
                 b, b_stride = self._right_operand(where, here, packed=True, k=k)
-                share = share_of_next_panel(self._depth * b_stride, b_stride, number, passes)
+                right = b, b_stride, rows_ahead(tile, b_stride)
 
-                def to(target: Any) -> Any:
-                    # No narrow tile for the last panel, whose sums would lie elsewhere.
-                    return self._multiply(
-                        where, here, first, count, number, (b, b_stride, share), target, k, deep,
-                        width=None,
-                    )  # fmt: skip
+                def to(target: Any) -> None:
+                    # Whole tiles only, so that rows of sums are `tile.width` apart.
+                    self._multiply(
+                        where, here, first, count, number, right, target, k, depth_here, width=None
+                    )
 
                 with ib.If(part == 0):
                     with ib.Then():
@@ -359,13 +362,13 @@ class _Emission:
                                 total = sums[place + begin + lane] + scratch[begin + lane]
                                 ib.buffer_store(sums, total, [place + begin + lane])
 
-            tiles(multiply)
+            for_each_tile(multiply)
 
         def write(number: Any, here: Any, place: Any) -> None:
             row = int64(tile.width)
             self._write_tile(where, here, first, count, number, sums, place, row)
 
-        tiles(write)
+        for_each_tile(write)
 
     def _row_tile(
         self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
@@ -449,7 +452,7 @@ class _Emission:
         return copy.data, width
 
     def _copy_panel(self, where: dict[Any, Any], panel: Any, copy: Any, place: Any) -> None:
-        """Copies a panel to a place in a buffer, row by row."""
+        """Copies a panel to a place in a buffer, with zeros after its last column."""
         width = int64(self._tile.width)
         column = bound(panel * width)
         columns = bound(tirx.min(self._width - column, width))

@@ -197,8 +197,8 @@ def call_panel(
 
     Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
     address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r]` by `b[k, t, v]`, and
-    `zero` is the address of the table; only the first `used_taps`, if they are given. `adds`,
-    `a_ahead` and `following` are those of `call_tile`.
+    `zero` is the address of the table. If `used_taps` is given, only that many taps are multiplied.
+    `adds`, `a_ahead` and `following` are those of `call_tile`.
     """
     counts = depth, int64(taps) if used_taps is None else used_taps
     width = int64(tile.width)

@@ -29,7 +29,7 @@ from .argument_checks import (
     mark_guaranteed_arguments,
     mark_size_functions,
 )
-from .batch_norm import scale_and_shift_batches
+from .batch_norm import decompose_batch_norms
 from .byte_products import ByteProduct
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
@@ -139,7 +139,7 @@ def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
 def _without_loops(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
     return tvm.transform.Sequential(
         [
-            _module_pass(scale_and_shift_batches),
+            _module_pass(decompose_batch_norms),
             relax.transform.DecomposeOpsForInference(),
             LowerRecurrent(),
             *([FuseLoops()] if fuse_loops else []),

@@ -39,6 +39,8 @@ _COST = 2
 """The time for an element, in multiply-adds."""
 _ITEM_ELEMENTS = 1 << 12
 """Elements of an item: several rows where rows are short."""
+_LONGEST_ROW = 1 << 14
+"""Elements of a row that stays in the cache while all nests compute it."""
 
 
 class RowReduction(ScheduleRule):  # type: ignore[misc]
@@ -306,7 +308,7 @@ class _RowsInTurn:
 
         def some_rows(item: Any) -> None:
             begin = bound(item * together)
-            scratch = {b: ib.alloc_buffer((product(b.shape),), "float32") for b in self.between}
+            scratch = {b: ib.alloc_buffer((product(b.shape),), b.dtype) for b in self.between}
             here = {**views, **scratch}
             counters = Counters(variables, first.extent, begin)
             with ib.serial(bound(tirx.min(rows - begin, together))):
@@ -334,18 +336,21 @@ def _is_among(variable: Any, variables: Iterable[Any]) -> bool:
 
 
 def _rows_in_turn(kernel: tirx.PrimFunc, nests: Sequence[Nest]) -> _RowsInTurn | None:
-    """The nests of a kernel by row; None if there is one only, or they need several rows."""
-    between = [b for b in allocated(kernel) if any(b.same_as(nest.buffer) for nest in nests)]
+    """Groups the nests of a kernel by row; None for a single nest, where a row needs another one,
+    and where rows are few and long: all cores share the elements of such a row.
+    """
     if len(nests) < 2:
         return None
+    written = [nest.buffer for nest in nests]
+    between = [b for b in allocated(kernel) if _is_among(b, written)]
     most = min(len(nest.indices) for nest in nests)
-    runs = (
+    depths = (
         depth
         for depth in range(most, 0, -1)
-        if all(_is_of_rows(nest, nests[0], between, depth) for nest in nests)
+        if all(_is_of_rows(nest, nests[0], written, depth) for nest in nests)
     )
-    depth = next(runs, None)
-    if depth is None:
+    depth = next(depths, None)
+    if depth is None or not _are_many(nests, depth):
         return None
     rows = {
         b: tirx.decl_buffer(list(b.shape[depth:]) or [int64(1)], b.dtype, b.name) for b in between
@@ -363,24 +368,13 @@ def _rows_in_turn(kernel: tirx.PrimFunc, nests: Sequence[Nest]) -> _RowsInTurn |
 def _without_divisions(
     nests: Sequence[tuple[Nest, list[Any]]],
 ) -> tuple[list[tuple[Nest, list[Any]]], list[Any]]:
-    """Nests of a row that multiply by the reciprocal of the sum of a softmax, and its buffers.
+    """Multiplies by the reciprocal of a softmax's sum. Returns the nests and the buffers of the
+    reciprocals.
 
     The sum is not less than 1, the exponential of the difference of the maximum from itself. Other
     divisors may be so small that their reciprocals are infinite.
     """
-    maxima: list[Any] = []
-    powers: list[Any] = []
-    sums: list[Any] = []
-    for nest, _ in nests:
-        value, term = nest.value, getattr(nest.value, "b", None)
-        if nest.reduced and isinstance(value, tirx.Max):
-            maxima.append(nest.buffer)
-        elif nest.reduced and isinstance(value, tirx.Add) and _reads(term, powers):
-            sums.append(nest.buffer)
-        elif isinstance(value, ir.Call) and value.op.name.endswith(".exp"):
-            (exponent,) = value.args
-            if isinstance(exponent, tirx.Sub) and _reads(exponent.b, maxima):
-                powers.append(nest.buffer)
+    sums = _softmax_sums(nests)
     changed, buffers = [], []
     for nest, leading in nests:
         divisors: list[Any] = []
@@ -401,6 +395,49 @@ def _without_divisions(
     return changed, buffers
 
 
+def _softmax_sums(nests: Sequence[tuple[Nest, list[Any]]]) -> list[Any]:
+    """The buffers with sums of `exp(x - m)` over a row, where m is the maximum of x over it."""
+    maxima: list[tuple[Nest, list[Any]]] = []
+    powers: list[Any] = []
+    sums: list[Any] = []
+    for nest, leading in nests:
+        value = nest.value
+        if nest.reduced and isinstance(value, tirx.Max):
+            maxima.append((nest, leading))
+        elif nest.reduced and isinstance(value, tirx.Add):
+            term = value.b
+            is_of_all = _reads(term, powers) and all(
+                index.same_as(variable) and tvm_ffi.structural_equal(nest.extent(variable), size)
+                for index, variable, size in zip(
+                    term.indices, nest.reduced, term.source.shape, strict=False
+                )
+            )
+            if is_of_all and len(term.indices) == len(nest.reduced):
+                sums.append(nest.buffer)
+        elif getattr(getattr(value, "op", None), "name", "") == "tirx.exp" and any(
+            _is_below(value.args[0], nest, leading, *maximum) for maximum in maxima
+        ):
+            powers.append(nest.buffer)
+    return sums
+
+
+def _is_below(
+    exponent: Any, nest: Nest, leading: Sequence[Any], maximum: Nest, of_maximum: Sequence[Any]
+) -> bool:
+    """Whether an expression is `x - m`, for a nest that computes m as the maximum of x."""
+    if not isinstance(exponent, tirx.Sub) or not _reads(exponent.b, [maximum.buffer]):
+        return False
+    own = [*leading, *(v for v in nest.variables if not _is_among(v, leading))]
+    others = [*of_maximum, *maximum.reduced]
+    if len(own) != len(others) or not all(
+        tvm_ffi.structural_equal(nest.extent(v), maximum.extent(w))
+        for v, w in zip(own, others, strict=True)
+    ):
+        return False
+    x = substituted(exponent.a, dict(zip(own, others, strict=True)))
+    return bool(tvm_ffi.structural_equal(x, maximum.value.b))
+
+
 def _reads(expression: Any, buffers: Sequence[Any]) -> bool:
     """Whether an expression is an element of one of these buffers."""
     return isinstance(expression, ir.TensorLoad) and _is_among(expression.source, buffers)
@@ -413,9 +450,24 @@ def _storing(nest: Nest, buffer: Any, value: Any, indices: Sequence[Any]) -> Nes
     return Nest(block, nest.extents)
 
 
-def _is_of_rows(nest: Nest, first: Nest, between: Sequence[Any], depth: int) -> bool:
-    """Whether a nest computes each row, of the last axes from `depth` on, from the same row of what
-    other nests leave.
+def _are_many(nests: Sequence[Nest], depth: int) -> bool:
+    """Whether there are likely more rows than cores, and each stays in the cache.
+
+    A single axis of unknown size is likely the batch; rows of unknown length are long then.
+    """
+    reductions = [nest for nest in nests if nest.reduced]
+    if not reductions or any(len(nest.reduced) > 1 for nest in reductions):
+        return False
+    sizes = [static_size(nests[0].extent(index)) for index in nests[0].indices[:depth]]
+    lengths = [static_size(nest.extent(nest.reduced[0])) for nest in reductions]
+    if all(length is not None and length <= _LONGEST_ROW for length in lengths):
+        return any(size != 1 for size in sizes)
+    return None in lengths and sum(size != 1 for size in sizes) > 1
+
+
+def _is_of_rows(nest: Nest, first: Nest, written: Sequence[Any], depth: int) -> bool:
+    """Whether each row that a nest computes, along the last axes from `depth` on, depends on the
+    same row only of what nests write.
     """
     leading = nest.indices[:depth]
     if not all(_is_among(index, nest.spatial) for index in leading):
@@ -435,7 +487,7 @@ def _is_of_rows(nest: Nest, first: Nest, between: Sequence[Any], depth: int) -> 
         len(load.indices) >= depth
         and all(i.same_as(v) for i, v in zip(load.indices, leading, strict=False))
         for load in loads(nest.value)
-        if _is_among(load.source, between)
+        if _is_among(load.source, written)
     )
 
 

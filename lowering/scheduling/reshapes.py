@@ -20,6 +20,8 @@ from .nests import substituted
 from .ordered_copies import KEEPS_ORDER
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+_EXAMPLE = 1009
+"""The value of a variable in an example: large, so that sizes such as `n // 8 - 1` are positive."""
 
 
 def restore_reshapes(module: tvm.IRModule) -> tvm.IRModule:
@@ -118,7 +120,7 @@ def _with_variable_sizes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     shapes = [*kernel.params[0].shape, *kernel.params[-1].shape]
     computed = [size for size in shapes if not isinstance(size, (tirx.IntImm, ir.Var))]
     variables = {v: None for size in computed for v in tirx.analysis.undefined_vars(size)}
-    values = {v: tirx.IntImm(v.ty.dtype, 1009 * (k + 1)) for k, v in enumerate(variables)}
+    values = {v: tirx.IntImm(v.ty.dtype, _EXAMPLE * (k + 1)) for k, v in enumerate(variables)}
     examples = [(_example(size, values), place) for place, size in enumerate(computed)]
     # The smallest first, so that the others become its multiples.
     for example, place in sorted((e, place) for e, place in examples if e is not None):
@@ -131,8 +133,8 @@ def _with_variable(
 ) -> tirx.PrimFunc:
     """The kernel with a variable in place of a size, and its multiples in place of those of it.
 
-    `example` is what the size is for some values of its variables. Only what is a multiple there
-    can be one, and a proof takes long.
+    `example` is the size under `values`. What is no multiple of it there is skipped, because a
+    proof is slow.
     """
     name = tirx.Var("size", size.ty.dtype)
 

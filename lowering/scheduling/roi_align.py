@@ -2,12 +2,14 @@
 
 TVM's kernel computes where each sample lies, and its weights, for each channel again. Here the
 planes are transposed, so that the channels of an element follow each other: a sample is four
-elements times four weights, for all channels.
+elements times four weights, for all channels. The transposition costs as much as a sample for each
+element of the planes, and a few regions have as many samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import relax, tirx, topi
@@ -21,6 +23,10 @@ from .micro_kernels import native_tile
 
 _COST_OF_SAMPLE = 8
 """The time for a channel of a sample, in multiply-adds."""
+_USUAL_SAMPLES = 2
+"""Samples along an axis of a bin, where the region decides."""
+_ZERO = tirx.const(0.0, "float32")
+_bound_float = partial(bound, dtype="float32")
 
 
 def legalize_roi_align(legalize: Callable[..., Any], bb: relax.BlockBuilder, call: Any) -> Any:
@@ -73,7 +79,7 @@ def _kernel(sizes: Sequence[int], scale: float, ratio: int, *, is_aligned: bool)
                     for k in range(2)
                 ]  # fmt: skip
                 samples = axes[0].samples * axes[1].samples
-                share = _real(1 / tirx.Cast("float32", tirx.max(samples, int64(1))))
+                share = _bound_float(1 / tirx.Cast("float32", tirx.max(samples, int64(1))))
                 with ib.grid(*map(int64, sizes)) as bins:
                     place = (number * sizes[0] + bins[0]) * sizes[1] + bins[1]
                     target = bound(place * channels)
@@ -84,12 +90,9 @@ def _kernel(sizes: Sequence[int], scale: float, ratio: int, *, is_aligned: bool)
                         with ib.If(tirx.all(*inside)), ib.Then():
                             _add(source, output, axes, at, share, target, entry, channels)
 
-            bins = sizes[0] * sizes[1] * max(ratio, 2) ** 2
+            bins = sizes[0] * sizes[1] * (ratio or _USUAL_SAMPLES) ** 2
             for_items(count, count * channels * (bins * _COST_OF_SAMPLE), region)
     return builder.get()
-
-
-_ZERO = tirx.const(0.0, "float32")
 
 
 class _Axis:
@@ -102,8 +105,8 @@ class _Axis:
         if not is_aligned:
             extent = tirx.max(extent, tirx.const(1.0, "float32"))
         self.size = size
-        self._first = _real(first)
-        self._bin = _real(extent / tirx.const(float(bins), "float32"))
+        self._first = _bound_float(first)
+        self._bin = _bound_float(extent / tirx.const(float(bins), "float32"))
         adaptive = tirx.Cast("int64", tirx.ceil(self._bin))
         self.samples = int64(ratio) if ratio > 0 else bound(tirx.max(adaptive, int64(0)))
 
@@ -111,7 +114,7 @@ class _Axis:
         """Where a sample of a bin lies."""
         start = self._first + tirx.Cast("float32", number) * self._bin
         half = tirx.Cast("float32", sample) + tirx.const(0.5, "float32")
-        return _real(start + half * self._bin / tirx.Cast("float32", self.samples))
+        return _bound_float(start + half * self._bin / tirx.Cast("float32", self.samples))
 
     def contains(self, place: Any) -> Any:
         """Whether a sample counts: it lies at most one element beside the plane."""
@@ -120,9 +123,9 @@ class _Axis:
     def neighbours(self, place: Any) -> list[tuple[Any, Any]]:
         """The two elements around a sample, each with its weight."""
         last = tirx.Cast("float32", self.size - 1)
-        place = _real(tirx.min(tirx.max(place, _ZERO), last))
+        place = _bound_float(tirx.min(tirx.max(place, _ZERO), last))
         low = bound(tirx.Cast("int64", place))
-        part = _real(place - tirx.Cast("float32", low))
+        part = _bound_float(place - tirx.Cast("float32", low))
         return [(low, 1.0 - part), (bound(tirx.min(low + 1, self.size - 1)), part)]
 
 
@@ -134,7 +137,7 @@ def _add(
     rows, columns = (axis.neighbours(place) for axis, place in zip(axes, at, strict=True))
     height, width = (axis.size for axis in axes)
     corners = [
-        (bound(((entry * height + row) * width + column) * channels), _real(a * b * share))
+        (bound(((entry * height + row) * width + column) * channels), _bound_float(a * b * share))
         for row, a in rows
         for column, b in columns
     ]
@@ -156,10 +159,3 @@ def _for_channels(channels: Any, body: Callable[[Any], None]) -> None:
         body(vector * lanes + lane)
     with ib.serial(channels - whole * lanes) as rest:
         body(whole * lanes + rest)
-
-
-def _real(value: Any) -> Any:
-    """A number that is computed once, like `bound`."""
-    place = ib.alloc_buffer((1,), "float32", layout=None)
-    ib.buffer_store(place, value, [int64(0)])
-    return place[int64(0)]

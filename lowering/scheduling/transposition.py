@@ -94,7 +94,7 @@ def _transposed(nest: Nest) -> _Transposed | None:
         position = affine(list(load.source.shape), list(load.indices), variables)
         if position is None or load.source.same_as(nest.buffer):
             return None
-        if str(load.source.dtype) != "float32":  # A mask: the micro-kernel transposes floats.
+        if str(load.source.dtype) != "float32":  # `is_plain` accepts masks.
             continue
         line = next((v for v in others if static_size(position.of(v)) == 1), None)
         if line is None or column not in position.coefficients:

@@ -40,3 +40,13 @@ def test_what_is_around_it_is_one_kernel() -> None:
     kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
     assert len(kernels) == 1
     assert "sqrt" not in module.script()  # It is computed when the module is compiled.
+    assert " / " not in module.script()
+
+
+def test_half_precision_keeps_the_difference_from_the_mean() -> None:
+    text = """model (float[b, 5, h] x) => (y) {
+        a = Cast <to = 10> (x) n = BatchNormalization (a, s, c, m, v) y = Cast <to = 1> (n) }"""
+    halves = {name: value.astype(np.float16) for name, value in CONSTANTS.items()}
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, halves)))
+    assert " / " in module.script()

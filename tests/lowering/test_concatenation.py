@@ -33,6 +33,14 @@ OTHERS = {
     "along the last axis": (
         "float[b, h, 3] x, float[b, h, w] z", "c = Concat <axis = 2> (x, z) y = Neg (c)"
     ),
+    "of a reshaped tensor": (
+        "float[b, 2, 4, h, w] x, float[b, 3, h, w] z",
+        """s = Shape (x) a = Constant <value_ints = [0]> () d = Constant <value_ints = [3]> ()
+        e = Constant <value_ints = [1]> () f = Constant <value_ints = [5]> ()
+        n = Slice (s, a, e) hw = Slice (s, d, f) eight = Constant <value_ints = [8]> ()
+        t = Concat <axis = 0> (n, eight, hw) r = Reshape <allowzero = 1> (x, t) k = Neg (z)
+        c = Concat <axis = 1> (r, k) y = Sigmoid (c)""",
+    ),
     "whole numbers": (
         "float[b, 3, h, w] x, float[b, 2, h, w] z",
         "i = Cast <to = 6> (x) j = Cast <to = 6> (z) y = Concat <axis = 1> (i, j)",

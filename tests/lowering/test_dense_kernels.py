@@ -163,10 +163,12 @@ CONVOLUTIONS = {
     "stride": ("pads = [1, 1, 1, 1], strides = [2, 2]", (20, 16, 3, 3)),
     "stride 3": ("pads = [1, 0, 1, 2], strides = [3, 1]", (20, 16, 3, 3)),
     "dilation": ("pads = [2, 2, 2, 2], dilations = [2, 2]", (20, 16, 3, 3)),
+    "far apart": ("pads = [9, 3, 11, 3], dilations = [10, 3]", (20, 16, 3, 3)),
     "all": ("pads = [4, 4, 4, 4], dilations = [2, 4], strides = [2, 3]", (6, 16, 5, 3)),
     "groups": ("pads = [1, 1, 1, 1], group = 4", (20, 4, 3, 3)),
     "depthwise": ("pads = [2, 2, 2, 2], group = 16", (16, 1, 5, 5)),
     "depthwise stride": ("pads = [1, 1, 1, 1], group = 16, strides = [2, 2]", (16, 1, 3, 3)),
+    "depthwise, far apart": ("pads = [8, 8, 8, 8], group = 16, dilations = [8, 8]", (16, 1, 3, 3)),
     "1x1": ("pads = [0, 0, 0, 0]", (33, 16, 1, 1)),
     "1x1 stride": ("pads = [0, 0, 0, 0], strides = [2, 2]", (33, 16, 1, 1)),
 }
@@ -181,6 +183,17 @@ def test_convolutions_of_any_plane(name: str) -> None:
     nodes = f"p = Conv <{attributes}> (x, f, c) y = Relu (p)"
     weights = {"f": weight(*shape), "c": weight(shape[0])}
     check(f"model (float[b, 16, h, w] x) => (y) {{ {nodes} }}", weights, PLANES)
+
+
+def test_the_bounds_of_padding_may_be_written_in_any_way() -> None:
+    """The sizes of the second convolution are those that a pooling and the first one compute."""
+    text = """model (float[b, 16, h, w] x) => (y) {
+        a = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (x)
+        p = Conv <kernel_shape = [3, 3]> (a, f) q = Relu (p)
+        r = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (q, f) y = Relu (r) }"""
+    weights = {"f": weight(16, 16, 3, 3)}
+    assert len(taken_by(Convolution(), text, weights)) == 2
+    check(text, weights, [{"b": 1, "h": h, "w": w} for h, w in ((9, 12), (31, 45))])
 
 
 def test_a_convolution_of_planes_of_one_column() -> None:

@@ -132,6 +132,10 @@ def test_means_with_and_without_padding(channels: int, attributes: str) -> None:
         ("AveragePool", "kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1],"
                         " count_include_pad = 1"),
         ("AveragePool", "kernel_shape = [1, 2], strides = [2, 2], pads = [0, 1, 0, 0]"),
+        (
+            "AveragePool",
+            "kernel_shape = [1, 2], strides = [2, 2], pads = [0, 1, 0, 1], count_include_pad = 1",
+        ),
     ],
 )  # fmt: skip
 def test_sizes_rounded_up_again_and_again(op: str, attributes: str) -> None:

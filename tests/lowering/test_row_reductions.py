@@ -57,6 +57,53 @@ def test_rows_that_lie_at_one_distance_share_a_function(name: str) -> None:
     assert sorted(set(re.findall(r"looplift_row_(\w+)", "".join(scripts)))) == CASES[name][1]
 
 
+ROWS = {
+    "softmax": ("float[b, 2, n] x", "y = Softmax <axis = -1> (x)", True),
+    "masked": (
+        "float[b, 2, n] x, bool[n] c",
+        "l = Constant <value_float = -1e30> () m = Where (c, x, l) y = Softmax <axis = -1> (m)",
+        True,
+    ),
+    "norm": ("float[b, 2, 33] x", CASES["norm"][0], False),
+}
+"""Inputs, nodes, and whether divisions become multiplications by the reciprocal."""
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_all_nests_compute_a_row_before_the_next(name: str) -> None:
+    inputs, nodes, has_reciprocal = ROWS[name]
+    text = f"model ({inputs}) => (y) {{ {nodes} }}"
+    scripts = [schedule.mod.script() for schedule in taken_by(RowReduction(), text, {})]
+    assert all('T.sblock("rows")' in script for script in scripts)
+    script = "".join(scripts)
+    assert 'T.sblock("reduction")' not in script
+    # One division for each row and each kind of loop over rows, none for each element.
+    assert all("T.float32(1.0) /" in line for line in script.splitlines() if " / " in line) == (
+        has_reciprocal
+    )
+    check(text, {}, [{"b": b, "n": n} for b in (0, 1, 3) for n in (1, 16, 77)])
+
+
+def test_a_sum_of_powers_may_be_too_small_for_a_reciprocal() -> None:
+    """They are below another tensor's maximum."""
+    text = """model (float[b, 3, n] x, float[b, 3, n] z) => (y) {
+        k = Constant <value_ints = [-1]> () o = Constant <value_float = 44.0> ()
+        w = Sub (z, o) m = ReduceMax <axes = [-1]> (x) v = Add (m, o) d = Sub (w, v) e = Exp (d)
+        s = ReduceSum (e, k) y = Div (e, s) }"""
+    check(text, {}, [{"b": 2, "n": n} for n in (1, 16, 40)])
+    assert not any("T.float32(1.0) /" in s.mod.script() for s in taken_by(RowReduction(), text, {}))
+
+
+@pytest.mark.parametrize("shape", ["1, n", "b, 1, n", "b, 3, 100, 200"])
+def test_long_rows_are_shared_by_all_cores(shape: str) -> None:
+    axes = "[-2, -1]" if "200" in shape else "[-1]"
+    text = f"""model (float[{shape}] x) => (y) {{
+        m = ReduceMean <axes = {axes}> (x) d = Sub (x, m) q = Mul (d, d)
+        y = ReduceMean <axes = {axes}> (q) }}"""
+    assert not any('T.sblock("rows")' in s.mod.script() for s in taken_by(RowReduction(), text, {}))
+    check(text, {}, [{"b": 2, "n": 1001}])
+
+
 def test_llvm_compiles_a_shared_function_once() -> None:
     text = """model (float[b, 8, n] x, float[m, 40] z) => (float[b, 8, 1] y, float[m] w) {
         y = ReduceMean <axes = [2]> (x) w = ReduceMean <axes = [1], keepdims = 0> (z) }"""
