@@ -186,14 +186,14 @@ def test_convolutions_of_any_plane(name: str) -> None:
 
 
 def test_the_bounds_of_padding_may_be_written_in_any_way() -> None:
-    """The sizes of the second convolution are those that a pooling and the first one compute."""
-    text = """model (float[b, 16, h, w] x) => (y) {
-        a = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (x)
-        p = Conv <kernel_shape = [3, 3]> (a, f) q = Relu (p)
-        r = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (q, f) y = Relu (r) }"""
-    weights = {"f": weight(16, 16, 3, 3)}
-    assert len(taken_by(Convolution(), text, weights)) == 2
-    check(text, weights, [{"b": 1, "h": h, "w": w} for h, w in ((9, 12), (31, 45))])
+    """The sizes of the last convolution are those that five operators compute, as in Inception."""
+    pool = "MaxPool <kernel_shape = [3, 3], strides = [2, 2]>"
+    text = f"""model (float[b, 8, h, w] x) => (y) {{
+        p = Conv <strides = [2, 2]> (x, f) q = Conv (p, f) r = {pool} (q) s = Conv (r, f)
+        t = {pool} (s) y = Conv <pads = [1, 1, 1, 1]> (t, f) }}"""
+    weights = {"f": weight(8, 8, 3, 3)}
+    assert len(taken_by(Convolution(), text, weights)) == 3  # Two of the four are equal.
+    check(text, weights, [{"b": 1, "h": h, "w": w} for h, w in ((31, 35), (47, 40))])
 
 
 def test_a_convolution_of_planes_of_one_column() -> None:
