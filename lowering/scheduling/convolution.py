@@ -60,8 +60,7 @@ from .tap_products import (
 _CACHED = 1 << 18
 """Elements of the input that a chunk keeps in the second-level cache."""
 _CACHED_BESIDE_WEIGHTS = 1 << 20
-"""The same where weights do not stay there: each chunk reads them again, and few chunks are faster.
-"""
+"""The same beside so many weights that cores share them: each chunk reads all weights again."""
 _NEAR = 6 << 10
 """Elements of the input that stay in the first-level cache while tiles of channels pass over."""
 _LINE = 16
@@ -411,7 +410,7 @@ class Emission:
         # Of spread taps, a chunk reads little more than the planes with elements of the input.
         phases = math.prod(axis.phases for axis in self._axes if not axis.is_spread)
         per_position = (static_size(self._channels) or 256) * phases
-        cached = _CACHED_BESIDE_WEIGHTS if self._has_large_weights() else _CACHED
+        cached = _CACHED_BESIDE_WEIGHTS if self._is_shared() else _CACHED
         most = max(self._tile.width, cached // per_position)
         return most if self._is_depthwise else min(most, _MOST_POSITIONS)
 
