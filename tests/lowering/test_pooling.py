@@ -47,8 +47,11 @@ SIZES = [
 
 
 def _check_taken(text: str, sizes: Sequence[dict[str, int]], target: Any = "native") -> None:
-    """The rule takes the kernel, and it computes what onnxruntime computes."""
-    assert len(taken_by(Pooling(), text, {})) == 1
+    """The rule takes the kernels, and they compute what onnxruntime computes.
+
+    A mean has a second one where the share of padding is known at run time only.
+    """
+    assert taken_by(Pooling(), text, {})
     check(text, {}, sizes, target)
 
 
