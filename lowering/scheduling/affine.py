@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import mul
@@ -87,6 +87,15 @@ def flat(buffer: Any) -> Any:
     from tvm.tirx.script import builder as ib
 
     return ib.decl_buffer((product(list(buffer.shape)),), buffer.dtype, data=buffer.data)
+
+
+def flat_views(buffers: Iterable[Any], known: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
+    """Flat views of buffers, those that are known already among them."""
+    views = dict(known or {})
+    for buffer in buffers:
+        if buffer not in views:
+            views[buffer] = flat(buffer)
+    return views
 
 
 def unflattened(

@@ -19,10 +19,11 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, product
+from .affine import Affine, affine, flat_views, int64, product
 from .elementwise import is_plain_value
 from .emission import (
     COST_OF_ELEMENT,
+    NestValue,
     Store,
     bound,
     compute_block,
@@ -50,24 +51,6 @@ class Concatenation(ScheduleRule):  # type: ignore[misc]
         if found is None:
             return None
         return s_tir.Schedule(rewritten(kernel, partial(_emit, found), [found.nest.buffer]))
-
-
-class _Value:
-    """What a nest stores, with an element in place of the choice, as `Store` takes it."""
-
-    def __init__(self, nest: Nest, choice: Any) -> None:
-        self._nest = nest
-        self._choice = choice
-        self.output = nest.buffer
-
-    def indices(self) -> list[Any]:
-        return self._nest.indices
-
-    def value(self, element: Any) -> Any:
-        def replace(call: Any) -> Any:
-            return element if tvm_ffi.structural_equal(call, self._choice) else call
-
-        return tvm_ffi.structural_map(self._nest.value, (ir.Call, replace), order="pre")
 
 
 @dataclass(frozen=True)
@@ -99,7 +82,7 @@ def _concatenated(nest: Nest) -> _Concatenated | None:
     buffers = [getattr(operand, "source", None) for operand in operands]
     if None in buffers or any(str(b.dtype) != "float32" for b in (*buffers, nest.buffer)):
         return None
-    value = _Value(nest, choice)
+    value = NestValue(nest, choice)
     if not is_plain_value(value.value(operands[0]), nest.variables):
         return None
     columns = _columns(nest, operands)
@@ -165,8 +148,7 @@ def _emit(found: _Concatenated) -> None:
     nest, lanes = found.nest, native_tile().lanes
     with compute_block("concatenation"):
         found.store.declare()
-        operands = {load.source: load for load in found.positions}
-        sources = {buffer: flat(buffer) for buffer in operands}
+        sources = flat_views(load.source for load in found.positions)
         length = bound(product([nest.extent(v) for v in found.columns]))
         zeros = dict.fromkeys(nest.variables, int64(0))
 
@@ -190,6 +172,7 @@ def _emit(found: _Concatenated) -> None:
                 target = tirx.address_of(found.store.output[bound(found.store.target(values))])
                 copy(found.choice, values, int64(0), length, target)
                 return
+            # A last vector is read whole.
             chunk = ib.alloc_buffer((_CHUNK + lanes,), "float32")
             with ib.serial(pieces(length, int64(_CHUNK))) as part:
                 first = bound(part * _CHUNK)

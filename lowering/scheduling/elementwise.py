@@ -20,6 +20,7 @@ from .affine import product
 from .emission import (
     CHUNK,
     COST_OF_ELEMENT,
+    NestValue,
     Store,
     bound,
     compute_block,
@@ -110,20 +111,6 @@ def lines_of(nests: Sequence[Nest]) -> list[Lines] | None:
     return None if None in found else [lines for lines in found if lines is not None]
 
 
-class _Value:
-    """What a nest stores, in the form in which `Store` takes an epilogue."""
-
-    def __init__(self, nest: Nest) -> None:
-        self._nest = nest
-        self.output = nest.buffer
-
-    def indices(self) -> list[Any]:
-        return self._nest.indices
-
-    def value(self, element: Any) -> Any:
-        return self._nest.value
-
-
 def is_plain(nest: Nest, types: frozenset[str] = FLOATS) -> bool:
     """Whether a nest computes numbers of these types only, without branches, at plain indices."""
     if nest.reduced or nest.block.init is not None or str(nest.buffer.dtype) not in types:
@@ -168,7 +155,7 @@ def line_along(nest: Nest, columns: Sequence[Any]) -> Lines | None:
     if not is_plain(nest) or nest.is_empty:
         return None
     extents = {v: nest.extent(v) for v in nest.variables}
-    store = Store(_Value(nest), nest.variables, extents, columns)
+    store = Store(NestValue(nest), nest.variables, extents, columns)
     if not (store.flattens and store.is_contiguous and store.is_vector):
         return None
     outer = [v for v in nest.variables if not any(v.same_as(c) for c in columns)]
@@ -183,7 +170,7 @@ def _lines(nest: Nest) -> Lines | None:
         return None
     extents = {v: nest.extent(v) for v in nest.variables}
     for first in range(len(order)):
-        store = Store(_Value(nest), nest.variables, extents, order[first:])
+        store = Store(NestValue(nest), nest.variables, extents, order[first:])
         if not store.is_storable:
             return None
         if store.flattens:

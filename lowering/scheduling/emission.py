@@ -17,7 +17,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN
-from .affine import Affine, affine, flat, int64, product, static_size, unflattened
+from .affine import Affine, affine, flat_views, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions, may_trap
 from .math_functions import FAST_MATH, is_fast
 from .nests import Nest, depends, is_number, loads, substituted, without_loads
@@ -257,6 +257,30 @@ class Written(Protocol):
         """The expression that is stored, in those variables and an element of a product."""
 
 
+class NestValue:
+    """What a nest stores, as `Store` takes it; with an element in place of `replaced`, if given."""
+
+    def __init__(self, nest: Nest, replaced: Any = None) -> None:
+        self._nest = nest
+        self._replaced = replaced
+        self.output = nest.buffer
+
+    def indices(self) -> list[Any]:
+        """The indices of the output."""
+        return self._nest.indices
+
+    def value(self, element: Any) -> Any:
+        """The expression that is stored."""
+        if self._replaced is None:
+            return self._nest.value
+
+        def replace(part: Any) -> Any:
+            return element if tvm_ffi.structural_equal(part, self._replaced) else part
+
+        kind = type(self._replaced)
+        return tvm_ffi.structural_map(self._nest.value, (kind, replace), order="pre")
+
+
 class Epilogue:
     """What becomes of each element of a product before it is stored.
 
@@ -398,10 +422,7 @@ class Store:
 
     def declare(self, views: Mapping[Any, Any] | None = None) -> None:
         """Declares flat views of the buffers that `views` lacks, where all stores see them."""
-        self._views = dict(views or {})
-        for buffer in self.buffers:
-            if buffer not in self._views:
-                self._views[buffer] = flat(buffer)
+        self._views = flat_views(self.buffers, views)
 
     @property
     def is_in_place(self) -> bool:

@@ -460,17 +460,13 @@ class _Emission:
         step, down = position.of(self._n), position.of(self._k)
         origin = bound(position.at({**where, self._n: column}))
         if is_number(down, 1):
-            source, target = (tirx.address_of(b[p]) for b, p in ((self._b, origin), (copy, place)))
+            target, source = tirx.address_of(copy[place]), tirx.address_of(self._b[origin])
             call_function(TRANSPOSE, target, source, columns, self._depth, width, step)
         elif is_number(step, 1):
             with ib.serial(self._depth) as k:
-                source, target = (
-                    tirx.address_of(b[bound(p)])
-                    for b, p in ((self._b, origin + k * down), (copy, place + k * width))
-                )
-                zero = tirx.const(0.0, "float32")
-                call_copy_row(target, source, 0, columns, width - columns, 1, zero)
-            return
+                target = tirx.address_of(copy[bound(place + k * width)])
+                source = tirx.address_of(self._b[bound(origin + k * down)])
+                call_copy_row(target, source, 0, columns, 0, 1, tirx.const(0.0, "float32"))
         else:
             with ib.serial(self._depth) as k, ib.serial(columns) as j:
                 element = self._b[origin + k * down + j * step]

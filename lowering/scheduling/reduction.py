@@ -18,7 +18,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, flat_index, int64, product, static_size, unflattened
+from .affine import Affine, affine, flat_index, flat_views, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions
 from .elementwise import Lines, is_plain, is_plain_value, line_along, lines_of
 from .emission import (
@@ -91,7 +91,7 @@ class _Element:
     def emit(self) -> None:
         """Emits a block that computes the nest."""
         with compute_block("element"):
-            self.emit_row({}, _views(self.buffers))
+            self.emit_row({}, flat_views(self.buffers))
 
     def emit_row(self, values: Mapping[Any, Any], views: Mapping[Any, Any]) -> None:
         """Emits the element, for some values of the variables."""
@@ -168,7 +168,7 @@ class _Rows:
 
     def _emit(self) -> None:
         nest, buffers = self.nest, self.buffers
-        views = _views(buffers)
+        views = flat_views(buffers)
         length = bound(product([nest.extent(v) for v in self.along]))
         count = bound(product([nest.extent(v) for v in nest.spatial]))
         others = product([nest.extent(v) for v in self.outer])
@@ -205,15 +205,6 @@ class _Rows:
             return None
         target, source = (p.of(long[-1]) if long else int64(0) for p in positions)
         return target, source
-
-
-def _views(buffers: Sequence[Any]) -> dict[Any, Any]:
-    """Declares a flat view of each buffer."""
-    views: dict[Any, Any] = {}
-    for buffer in buffers:
-        if buffer not in views:
-            views[buffer] = flat(buffer)
-    return views
 
 
 def _unflattened(nest: Nest, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
@@ -295,7 +286,7 @@ class _RowsInTurn:
     def _emit(self) -> None:
         first, variables = self.parts[0].nest, self.leading[0]
         used = [buffer for part in self.parts for buffer in _buffers(part)]
-        views = _views([b for b in used if not any(b.same_as(other) for other in self.between)])
+        views = flat_views([b for b in used if not any(b.same_as(other) for other in self.between)])
         lengths = [
             product([nest.extent(v) for v in nest.variables if not _is_among(v, leading)])
             for nest, leading in zip((part.nest for part in self.parts), self.leading, strict=True)

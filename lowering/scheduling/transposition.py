@@ -12,15 +12,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, product, static_size, unflattened
 from .elementwise import is_plain
-from .emission import Store, bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
+from .emission import (
+    NestValue,
+    Store,
+    bound,
+    ceil_div,
+    compute_block,
+    even_part,
+    for_items,
+    pieces,
+    rewritten,
+)
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, native_tile
 from .nests import Nest, inlined, loads, nests_of
@@ -43,25 +52,6 @@ class Transposition(ScheduleRule):  # type: ignore[misc]
         if found is None:
             return None
         return s_tir.Schedule(rewritten(kernel, partial(_emit, found), [found.nest.buffer]))
-
-
-class _Value:
-    """What a nest stores, with the element for each transposed load, as `Store` takes it."""
-
-    def __init__(self, nest: Nest, load: Any) -> None:
-        self._nest = nest
-        self._load = load
-        self.output = nest.buffer
-
-    def indices(self) -> list[Any]:
-        return self._nest.indices
-
-    def value(self, element: Any) -> Any:
-        def replace(load: Any) -> Any:
-            is_transposed = tvm_ffi.structural_equal(load, self._load, map_free_vars=False)
-            return element if is_transposed else load
-
-        return tvm_ffi.structural_map(self._nest.value, (ir.TensorLoad, replace), order="post")
 
 
 @dataclass(frozen=True)
@@ -102,7 +92,7 @@ def _transposed(nest: Nest) -> _Transposed | None:
         if static_size(position.of(column)) == 1:
             continue
         extents = {v: nest.extent(v) for v in variables}
-        store = Store(_Value(nest, load), variables, extents, [column])
+        store = Store(NestValue(nest, load), variables, extents, [column])
         if store.is_storable and store.is_contiguous and store.is_vector:
             outer = [v for v in others if not v.same_as(line)]
             is_copy = nest.value.same_as(load)

@@ -78,9 +78,9 @@ def test_all_nests_compute_a_row_before_the_next(name: str) -> None:
     script = "".join(scripts)
     assert 'T.sblock("reduction")' not in script
     # One division for each row and each kind of loop over rows, none for each element.
-    assert all("T.float32(1.0) /" in line for line in script.splitlines() if " / " in line) == (
-        has_reciprocal
-    )
+    divisions = [line for line in script.splitlines() if " / " in line]
+    assert divisions
+    assert all("T.float32(1.0) /" in line for line in divisions) == has_reciprocal
     check(text, {}, [{"b": b, "n": n} for b in (0, 1, 3) for n in (1, 16, 77)])
 
 
