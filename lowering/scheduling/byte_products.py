@@ -20,20 +20,12 @@ from tvm.tirx.script import builder as ib
 
 from .affine import flat, int64, static_size, unflattened
 from .dot_kernels import Dot, call_dots, native_dot
-from .emission import (
-    Store,
-    bound,
-    ceil_div,
-    compute_block,
-    element_of,
-    even_part,
-    for_items,
-    pieces,
-)
-from .matmul import schedule_product
+from .emission import bound, ceil_div, compute_block, even_part, for_items, pieces
 from .nests import inlined, nests_of, substituted, without_copies
 from .packing import is_constant_operand, or_zero, pack_weights
+from .product_schedules import schedule_product
 from .products import Operand, SumOfProducts, sum_of_byte_products
+from .stores import Store, element_of
 from .winograd_transforms import span
 
 _CACHED = 1 << 17

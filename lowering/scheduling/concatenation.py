@@ -21,19 +21,10 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat_views, int64, product
 from .elementwise import is_plain_value
-from .emission import (
-    COST_OF_ELEMENT,
-    NestValue,
-    Store,
-    bound,
-    compute_block,
-    element_of,
-    for_lines,
-    pieces,
-    rewritten,
-)
+from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, pieces, rewritten
 from .micro_kernels import call_copy_row, native_tile
 from .nests import Nest, depends, inlined, is_if_then_else, nests_of, substituted
+from .stores import NestValue, Store, element_of
 
 _CHUNK = 1 << 10
 """Elements of a line that are copied at once."""

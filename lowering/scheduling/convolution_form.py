@@ -11,9 +11,9 @@ from typing import Any
 from tvm import ir, sym, tirx
 
 from .affine import int64, static_size
-from .emission import Store, epilogue_of
 from .nests import Nest, depends, nests_of, substituted
 from .products import SumOfProducts, maximum_of_windows, sum_of_products, sum_of_windows
+from .stores import Store, epilogue_of
 
 _MOST_TAPS = 4096
 

@@ -20,8 +20,6 @@ from .affine import product
 from .emission import (
     CHUNK,
     COST_OF_ELEMENT,
-    NestValue,
-    Store,
     bound,
     compute_block,
     for_items,
@@ -40,6 +38,7 @@ from .nests import (
     nests_of,
     without_loads,
 )
+from .stores import NestValue, Store
 
 _COST_OF_CALL = 12
 """The time for each function of an element, in multiply-adds."""

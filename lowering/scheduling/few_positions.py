@@ -18,11 +18,12 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, flat_index, int64, static_size, unflattened
-from .emission import Store, bound, compute_block, epilogue_of, for_items, rewritten, unless_empty
+from .emission import bound, compute_block, for_items, rewritten, unless_empty
 from .micro_kernels import call_product, native_tile, rows_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 from .products import Operand, SumOfProducts, sum_of_products
+from .stores import Store, epilogue_of
 
 
 class FewPositions(ScheduleRule):  # type: ignore[misc]

@@ -11,6 +11,7 @@ columns go through smaller tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,35 +20,16 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, int64, static_size
+from .affine import flat, int64, static_size, unflattened
 from .convolution_form import convolution_of
-from .elementwise import Lines, lines_of
-from .emission import (
-    Store,
-    allocated,
-    bound,
-    ceil_div,
-    compute_block,
-    element_of,
-    epilogue_of,
-    for_items,
-    pieces,
-    rewritten,
-    unless_empty,
-)
-from .lane_kernels import TRANSPOSE
-from .micro_kernels import (
-    Tile,
-    call_copy_row,
-    call_function,
-    call_product,
-    native_tile,
-    rows_ahead,
-    share_of_next_panel,
-)
-from .nests import Nest, inlined, is_number, loads, nests_of, substituted, without_copies
-from .packing import is_constant_operand, or_zero, pack_weights
+from .emission import bound, ceil_div, compute_block, for_items, pieces, unless_empty
+from .micro_kernels import Tile, call_product, native_tile, share_of_next_panel
+from .nests import inlined, nests_of, without_copies
+from .packing import is_constant_operand
+from .product_schedules import schedule_product
 from .products import SumOfProducts, sum_of_products
+from .right_operand import Panel, RightOperand
+from .stores import Store, element_of
 
 _CACHED = 1 << 18
 """Elements of the left operand that an item keeps in the second-level cache."""
@@ -67,8 +49,6 @@ _PART = 1 << 9
 second."""
 _DEEP_TILES, _DEEP_PANELS = 16, 4
 """The row tiles and panels of an item, whose sums stay in the second-level cache beside a part."""
-_NEAR = 1 << 10
-"""Elements between rows of the right operand up to which it is read without a copy."""
 _COST_OF_READ, _COST_OF_COPY = 4, 8
 """The time to read an element of the right operand, and to copy one, in multiply-adds."""
 
@@ -103,47 +83,6 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
     return schedule_product(kernel, nests, product, emit)
 
 
-def schedule_product(
-    kernel: tirx.PrimFunc,
-    nests: Sequence[Nest],
-    product: SumOfProducts,
-    emit: Callable[[Store], None],
-) -> s_tir.Schedule | None:
-    """The schedule in which `emit` computes the first nest, a product.
-
-    None where the nests that follow it cannot be computed by lines.
-    """
-    variables = [*product.batch, *product.rows, *product.columns]
-    dtype = str(nests[0].buffer.dtype)
-    # What is fused after the product, and may have more elements than it.
-    for count in (len(nests), 2, 1):
-        epilogue = epilogue_of(nests[0], product.c, nests[1:count])
-        rest = lines_of(nests[count:])
-        if epilogue is None or rest is None:
-            continue
-        if not epilogue.is_identity and _is_read(kernel, nests[0].buffer, nests[count:]):
-            continue
-        store = Store(epilogue, variables, product.extents, product.columns, dtype)
-        if store.is_storable:
-            written = [epilogue.output, *(lines.buffer for lines in rest)]
-            emit_all = partial(_emit, partial(emit, store), rest)
-            return s_tir.Schedule(rewritten(kernel, emit_all, written))
-    return None
-
-
-def _is_read(kernel: tirx.PrimFunc, buffer: Any, nests: Sequence[Nest]) -> bool:
-    """Whether nests, or the caller of the kernel, read a buffer."""
-    if not any(buffer.same_as(own) for own in allocated(kernel)):
-        return True
-    return any(load.source.same_as(buffer) for nest in nests for load in loads(nest.value))
-
-
-def _emit(emit: Callable[[], None], rest: Sequence[Lines]) -> None:
-    emit()
-    for lines in rest:
-        lines.emit()
-
-
 def _is_matrix_product(kernel: tirx.PrimFunc, product: SumOfProducts) -> bool:
     """Whether there is one reduced variable and one of columns, and rows follow each other.
 
@@ -154,172 +93,143 @@ def _is_matrix_product(kernel: tirx.PrimFunc, product: SumOfProducts) -> bool:
     return bool(product.rows) or is_constant_operand(kernel, product.b.buffer)
 
 
+@dataclass(frozen=True)
+class _Item:
+    """What one core computes at a time: some rows of the product, in some panels of columns."""
+
+    batch: dict[Any, Any]
+    """The values of the batch variables."""
+    first: Any
+    rows: Any
+    panel: Any
+    """The first panel."""
+    end: Any
+    """The panel after the last one."""
+    scratch: Any
+    """A buffer for the results of one row tile."""
+
+
 class _Emission:
     def __init__(
         self, kernel: tirx.PrimFunc, product: SumOfProducts, store: Store, tile: Tile
     ) -> None:
-        self._kernel = kernel
         self._product = product
         self._store = store
         self._tile = tile
+        self._right = RightOperand(kernel, product, tile)
         (self._k,) = product.reduced
         (self._n,) = product.columns
         self._depth = product.extent(self._k)
         self._width = product.extent(self._n)
 
     def emit(self) -> None:
-        product = self._product
-        packed = self._pack_constant() if self._packs() else None
+        self._right.pack()
         with compute_block("product"), unless_empty(self._store.written):
             self._store.declare()
-            self._a = flat(product.a.buffer)
-            self._b = flat(product.b.buffer if packed is None else packed)
-            self._items(packed is not None)
-
-    # --- the right operand ---
-
-    def _packs(self) -> bool:
-        """Whether the right operand is a constant matrix."""
-        is_constant = is_constant_operand(self._kernel, self._product.b.buffer)
-        is_static = _is_static(self._depth) and _is_static(self._width)
-        return is_constant and not self._product.batch and is_static
-
-    def _pack_constant(self) -> Any:
-        """Packs the right operand into `[panel, k, column]`."""
-        source, width = self._product.b.buffer, self._tile.width
-
-        def element(panel: Any, k: Any, column: Any) -> Any:
-            n = panel * width + column
-            return or_zero(source[tuple(self._source_indices(k, n))], n, self._width, width)
-
-        panels = -(-int(self._width) // width)
-        shape = (int64(panels), self._depth, int64(width))
-        return pack_weights(self._kernel, source, shape, element)
-
-    def _source_indices(self, k: Any, n: Any) -> list[Any]:
-        return [substituted(i, {self._k: k, self._n: n}) for i in self._product.b.indices]
+            self._a = flat(self._product.a.buffer)
+            self._right.declare()
+            self._items()
 
     # --- items ---
 
-    def _items(self, packed: bool) -> None:
-        product = self._product
+    def _items(self) -> None:
+        product, right = self._product, self._right
         batch = product.count(product.batch)
         rows = bound(product.count(product.rows))
         panels = bound(pieces(self._width, self._tile.width))
-        is_deep = packed and int(self._depth) >= _DEEP
+        is_deep = right.is_packed and int(self._depth) >= _DEEP
         most = _DEEP_PANELS if is_deep else self._most_panels()
         tiles = _DEEP_TILES if is_deep else _FEW_TILES
-        copies = not packed and not self._reads_in_place()
         # All rows of an item read a copy.
-        chunk = self._row_chunk() if most == 1 or copies else tiles * self._tile.rows
+        shares = most == 1 or right.is_copied
+        chunk = self._row_chunk() if shares else tiles * self._tile.rows
         chunks = bound(pieces(rows, chunk))
         together = int64(1) if most == 1 else bound(_panels_together(most, panels, batch * chunks))
         groups = bound(pieces(panels, together))
-        reading = chunks * (_COST_OF_COPY if copies else _COST_OF_READ)
+        reading = chunks * (_COST_OF_COPY if right.is_copied else _COST_OF_READ)
         work = batch * (rows + reading) * self._width * self._depth
 
-        def item(number: Any) -> None:
+        def compute(number: Any) -> None:
             group = bound(tirx.floormod(number, groups))
             outer = bound(tirx.floordiv(number, groups))
             part = bound(tirx.floormod(outer, chunks))
-            where = self._batch_values(tirx.floordiv(outer, chunks))
+            batch_values = self._values(product.batch, tirx.floordiv(outer, chunks))
+            values = {variable: bound(value) for variable, value in batch_values.items()}
             first = bound(part * chunk)
             count = bound(tirx.min(rows - first, int64(chunk)))
             scratch = ib.alloc_buffer((self._tile.rows * self._tile.width,), "float32")
             if most == 1:
-                self._panel(where, group, first, count, packed, scratch)
+                self._one_panel(_Item(values, first, count, group, group + 1, scratch))
                 return
             panel = bound(group * together)
-            last = bound(tirx.min(panel + together, panels))
+            end = bound(tirx.min(panel + together, panels))
+            item = _Item(values, first, count, panel, end, scratch)
             if is_deep:
-                self._deep_panels(where, panel, last, first, count, scratch)
-                return
-            copy = None
-            if copies:
-                copy = ib.alloc_buffer((most * self._depth * self._tile.width,), "float32")
-            self._panels(where, panel, last, first, count, packed, scratch, copy)
+                self._deep_panels(item)
+            else:
+                self._several_panels(item, most)
 
-        for_items(batch * chunks * groups, work, item)
+        for_items(batch * chunks * groups, work, compute)
 
     def _most_panels(self) -> int:
         """The number of panels at most that each register tile of rows is multiplied by in turn."""
-        if not _is_static(self._depth):
+        depth = static_size(self._depth)
+        if depth is None:
             return 1
-        cached = _CACHED_PANELS // (max(int(self._depth), 1) * self._tile.width)
+        cached = _CACHED_PANELS // (max(depth, 1) * self._tile.width)
         return cached if cached >= _FEWEST_PANELS else 1
 
     def _row_chunk(self) -> int:
-        rows = self._tile.rows
-        if not _is_static(self._depth):
+        """The number of rows of an item whose tiles share a panel."""
+        rows, depth = self._tile.rows, static_size(self._depth)
+        if depth is None:
             return 8 * rows
-        return max(4, min(16, _CACHED // (int(self._depth) * rows))) * rows
+        return max(4, min(16, _CACHED // (depth * rows))) * rows
 
-    def _batch_values(self, number: Any) -> dict[Any, Any]:
-        """The values of the batch variables for a number counted over all of them."""
-        values: dict[Any, Any] = {}
-        for position, variable in enumerate(reversed(self._product.batch)):
-            extent = self._product.extent(variable)
-            outermost = position == len(self._product.batch) - 1
-            values[variable] = bound(number if outermost else tirx.floormod(number, extent))
-            number = tirx.floordiv(number, extent)
-        return values
+    def _values(self, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
+        """The values of variables for a number counted over all of them."""
+        return unflattened(variables, self._product.extent, number)
 
-    def _row_values(self, number: Any) -> dict[Any, Any]:
-        values: dict[Any, Any] = {}
-        rows = self._product.rows
-        for position, variable in enumerate(reversed(rows)):
-            outermost = position == len(rows) - 1
-            extent = self._product.extent(variable)
-            values[variable] = number if outermost else tirx.floormod(number, extent)
-            number = tirx.floordiv(number, extent)
-        return values
-
-    def _panel(
-        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, packed: bool, scratch: Any
-    ) -> None:
-        """All row tiles of one item over one panel."""
-        tile = self._tile
-        b, b_stride = self._right_operand(where, panel, packed)
-        passes = bound(ceil_div(count, tile.rows))
+    def _one_panel(self, item: _Item) -> None:
+        """All row tiles of an item over its only panel."""
+        right, width = self._right, int64(self._tile.width)
+        if right.is_copied:
+            copy = ib.alloc_buffer((self._depth * width,), "float32")
+            right.copy_panel(item.batch, item.panel, copy, int64(0))
+            panel = right.panel_of(copy, int64(0), item.panel)
+        else:
+            panel = right.panel(item.batch, item.panel)
+        passes = bound(ceil_div(item.rows, self._tile.rows))
         with ib.serial(passes) as number:
-            if packed:
-                row = int64(tile.width)
-                ahead = share_of_next_panel(self._depth * row, row, number, passes)
-            elif self._reads_in_place():
-                ahead = rows_ahead(tile, b_stride)
-            else:
-                ahead = int64(0), int64(0)  # The copy is in the cache.
-            self._row_tile(where, panel, first, count, number, (b, b_stride, ahead), scratch)
+            if right.is_packed:
+                ahead = share_of_next_panel(self._depth * width, width, number, passes)
+                panel = replace(panel, ahead=ahead)
+            elif right.is_copied:  # The copy is in the cache.
+                panel = replace(panel, ahead=(int64(0), int64(0)))
+            self._row_tile(item, number, panel)
 
-    def _panels(
-        self, where: dict[Any, Any], panel: Any, last: Any, first: Any, count: Any, packed: bool,
-        scratch: Any, copy: Any,
-    ) -> None:  # fmt: skip
-        """All row tiles of one item over the panels from one up to, but not including, another.
-
-        `copy` is a buffer for these panels, or None if they are read where they are.
-        """
-        size = bound(self._depth * self._tile.width)
-        if copy is not None:
-            with ib.serial(last - panel) as offset:
-                self._copy_panel(where, bound(panel + offset), copy, bound(offset * size))
+    def _several_panels(self, item: _Item, most: int) -> None:
+        """All row tiles of an item over at most so many panels: each tile over all of them."""
+        right, width = self._right, int64(self._tile.width)
+        size = bound(self._depth * width)
+        copy = None
+        if right.is_copied:
+            copy = ib.alloc_buffer((most * self._depth * width,), "float32")
+            with ib.serial(item.end - item.panel) as offset:
+                right.copy_panel(item.batch, bound(item.panel + offset), copy, bound(offset * size))
         with (
-            ib.serial(bound(ceil_div(count, self._tile.rows))) as number,
-            ib.serial(last - panel) as offset,
+            ib.serial(bound(ceil_div(item.rows, self._tile.rows))) as number,
+            ib.serial(item.end - item.panel) as offset,
         ):
-            here = bound(panel + offset)
+            here = bound(item.panel + offset)
             if copy is None:
-                b, b_stride = self._right_operand(where, here, packed)
+                panel = right.panel(item.batch, here)
             else:
-                b, b_stride = tirx.address_of(copy[bound(offset * size)]), int64(self._tile.width)
-            right = b, b_stride, rows_ahead(self._tile, b_stride)
-            following = bound((here + 1) * self._tile.width)
-            self._row_tile(where, here, first, count, number, right, scratch, following)
+                panel = right.panel_of(copy, bound(offset * size), here)
+            self._row_tile(item, number, panel, next_column=bound((here + 1) * width))
 
-    def _deep_panels(
-        self, where: dict[Any, Any], panel: Any, last: Any, first: Any, count: Any, scratch: Any
-    ) -> None:
-        """All row tiles of one item over a few panels, one part of their depth after another.
+    def _deep_panels(self, item: _Item) -> None:
+        """All row tiles of an item over a few panels, one part of their depth after another.
 
         A part of the panels stays in the second-level cache while all row tiles pass over it, and
         that of a row tile in the first-level cache while it passes over the panels.
@@ -327,171 +237,123 @@ class _Emission:
         tile, depth = self._tile, int(self._depth)
         size = tile.rows * tile.width
         sums = ib.alloc_buffer((_DEEP_TILES * _DEEP_PANELS * size,), "float32")
-        passes = bound(ceil_div(count, tile.rows))
+        passes = bound(ceil_div(item.rows, tile.rows))
         parts = -(-depth // _PART)
         part_depth = int64(-(-depth // parts))
 
         def for_each_tile(body: Callable[[Any, Any, Any], None]) -> None:
             """Emits `body(number, here, place)` for each row tile, panel, and place of its sums."""
-            with ib.serial(passes) as number, ib.serial(last - panel) as offset:
+            with ib.serial(passes) as number, ib.serial(item.end - item.panel) as offset:
                 place = bound((number * _DEEP_PANELS + offset) * size)
-                body(number, bound(panel + offset), place)
+                body(number, bound(item.panel + offset), place)
 
         with ib.serial(int64(parts)) as part:
             k = bound(part * part_depth)
-            depth_here = bound(tirx.min(self._depth - k, part_depth))
+            span = k, bound(tirx.min(self._depth - k, part_depth))
 
             def multiply(number: Any, here: Any, place: Any) -> None:
-                b, b_stride = self._right_operand(where, here, packed=True, k=k)
-                right = b, b_stride, rows_ahead(tile, b_stride)
+                panel = self._right.panel(item.batch, here, k)
 
                 def to(target: Any) -> None:
                     # Whole tiles only, so that rows of sums are `tile.width` apart.
-                    self._multiply(
-                        where, here, first, count, number, right, target, k, depth_here, width=None
-                    )
+                    self._multiply(item, number, panel, target, span, width=None)
 
                 with ib.If(part == 0):
                     with ib.Then():
                         to(tirx.address_of(sums[place]))
                     with ib.Else():
-                        to(scratch.data)
+                        to(item.scratch.data)
                         with ib.serial(tile.rows * tile.vectors) as vector:
                             begin = bound(vector * tile.lanes)
                             with ib.vectorized(int64(tile.lanes)) as lane:
-                                total = sums[place + begin + lane] + scratch[begin + lane]
+                                total = sums[place + begin + lane] + item.scratch[begin + lane]
                                 ib.buffer_store(sums, total, [place + begin + lane])
 
             for_each_tile(multiply)
 
         def write(number: Any, here: Any, place: Any) -> None:
-            row = int64(tile.width)
-            self._write_tile(where, here, first, count, number, sums, place, row)
+            self._write_tile(item, number, here, sums, place, int64(tile.width))
 
         for_each_tile(write)
 
-    def _row_tile(
-        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
-        right: tuple[Any, Any, tuple[Any, Any]], scratch: Any, next_column: Any = None,
-    ) -> None:  # fmt: skip
-        """The product of one row tile with a panel: its address, its stride, and what follows.
+    # --- row tiles ---
+
+    def _row_tile(self, item: _Item, number: Any, panel: Panel, next_column: Any = None) -> None:
+        """The product of one row tile with a panel.
 
         `next_column` is the first column of the panel that is computed next, whose output is
         prefetched.
         """
         zero, width = int64(0), static_size(self._width)
-        out_row = self._multiply(
-            where, panel, first, count, number, right, scratch.data, zero, self._depth, width
-        )
-        self._write_tile(where, panel, first, count, number, scratch, zero, out_row, next_column)
+        span = zero, self._depth
+        out_row = self._multiply(item, number, panel, item.scratch.data, span, width)
+        self._write_tile(item, number, panel.number, item.scratch, zero, out_row, next_column)
 
     def _columns(self, panel: Any) -> Any:
         """The number of columns of a panel."""
         tile = self._tile
         return bound(tirx.min(self._width - panel * tile.width, int64(tile.width)))
 
-    def _rows(self, first: Any, count: Any, number: Any) -> tuple[Any, Any]:
+    def _rows(self, item: _Item, number: Any) -> tuple[Any, Any]:
         """The first row of a row tile, and how many it has."""
         rows = self._tile.rows
-        start = bound(first + number * rows)
-        return start, bound(tirx.min(first + count - start, int64(rows)))
+        start = bound(item.first + number * rows)
+        return start, bound(tirx.min(item.first + item.rows - start, int64(rows)))
 
     def _multiply(
-        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
-        right: tuple[Any, Any, tuple[Any, Any]], target: Any, k: Any, depth: Any, width: int | None,
-    ) -> Any:  # fmt: skip
+        self,
+        item: _Item,
+        number: Any,
+        panel: Panel,
+        target: Any,
+        span: tuple[Any, Any],
+        width: int | None,
+    ) -> Any:
         """Writes the product of a row tile with a part of a panel to an address.
 
-        `width` is that of all panels, if it is known. Returns the distance of rows of the product.
+        `span` is the first k of the part and its depth, `width` that of all panels, if it is known.
+        Returns the distance of rows of the product.
         """
-        product = self._product
-        b, b_stride, ahead = right
-        start, rows = self._rows(first, count, number)
-        origin = product.a.position.at({**where, **self._row_values(start), self._k: k})
+        product, (k, depth) = self._product, span
+        start, rows = self._rows(item, number)
+        row = self._values(product.rows, start)
+        origin = product.a.position.at({**item.batch, **row, self._k: k})
         a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
         return call_product(
-            self._tile, width, self._columns(panel), rows,
-            tirx.address_of(self._a[origin]), b, target, depth,
-            (a_row, product.a.position.of(self._k)), b_stride, ahead,
+            self._tile, width, self._columns(panel.number), rows,
+            tirx.address_of(self._a[origin]), panel.address, target, depth,
+            (a_row, product.a.position.of(self._k)), panel.stride, panel.ahead,
         )  # fmt: skip
 
     def _write_tile(
-        self, where: dict[Any, Any], panel: Any, first: Any, count: Any, number: Any,
-        results: Any, place: Any, out_row: Any, next_column: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        item: _Item,
+        number: Any,
+        panel: Any,
+        results: Any,
+        place: Any,
+        out_row: Any,
+        next_column: Any = None,
+    ) -> None:
         """Writes the results of a row tile, whose rows in a buffer are `out_row` apart."""
-        tile = self._tile
-        start, rows = self._rows(first, count, number)
+        tile, variables = self._tile, self._product.rows
+        start, rows = self._rows(item, number)
         column, columns = bound(panel * tile.width), self._columns(panel)
         with ib.serial(rows) as row:
-            here = {**where, **self._row_values(start + row), self._n: column}
+            values = self._values(variables, start + row)
+            here = {**item.batch, **values, self._n: column}
             line = bound(place + row * out_row)
             following = None
             if next_column is not None:
                 following = {**here, self._n: next_column}
-            elif self._product.rows:
-                following = {**here, **self._row_values(start + row + tile.rows)}
+            elif variables:
+                following = {**here, **self._values(variables, start + row + tile.rows)}
             self._store.run(
                 here, columns, partial(element_of, results, line), tile.lanes, following
             )
-
-    def _right_operand(
-        self, where: dict[Any, Any], panel: Any, packed: bool, k: Any = 0
-    ) -> tuple[Any, Any]:
-        """The address of a panel's first element, or of row k, and the distance of its rows."""
-        width = int64(self._tile.width)
-        column = bound(panel * width)
-        if packed:
-            return tirx.address_of(self._b[(panel * self._depth + k) * width]), width
-        position = self._product.b.position
-        if self._reads_in_place():
-            origin = bound(position.at({**where, self._n: column}))
-            return tirx.address_of(self._b[origin]), position.of(self._k)
-        copy = ib.alloc_buffer((self._depth * width,), "float32")
-        self._copy_panel(where, panel, copy, int64(0))
-        return copy.data, width
-
-    def _copy_panel(self, where: dict[Any, Any], panel: Any, copy: Any, place: Any) -> None:
-        """Copies a panel to a place in a buffer, with zeros after its last column."""
-        width = int64(self._tile.width)
-        column = bound(panel * width)
-        columns = bound(tirx.min(self._width - column, width))
-        position = self._product.b.position
-        step, down = position.of(self._n), position.of(self._k)
-        origin = bound(position.at({**where, self._n: column}))
-        if is_number(down, 1):
-            target, source = tirx.address_of(copy[place]), tirx.address_of(self._b[origin])
-            call_function(TRANSPOSE, target, source, columns, self._depth, width, step)
-        elif is_number(step, 1):
-            with ib.serial(self._depth) as k:
-                target = tirx.address_of(copy[bound(place + k * width)])
-                source = tirx.address_of(self._b[bound(origin + k * down)])
-                call_copy_row(target, source, 0, columns, 0, 1, tirx.const(0.0, "float32"))
-        else:
-            with ib.serial(self._depth) as k, ib.serial(columns) as j:
-                element = self._b[origin + k * down + j * step]
-                ib.buffer_store(copy, element, [place + k * width + j])
-        # Vectors reach past the last column.
-        with ib.serial(self._depth) as k, ib.serial(width - columns) as j:
-            ib.buffer_store(copy, tirx.const(0.0, "float32"), [place + k * width + columns + j])
-
-    def _reads_in_place(self) -> bool:
-        """Whether panels of the right operand are read where they are, row by row.
-
-        They are whole, and their rows near each other: at large powers of two, a few lines of the
-        cache would have to hold them all.
-        """
-        position = self._product.b.position
-        step, down = position.of(self._n), position.of(self._k)
-        whole = _is_static(self._width) and int(self._width) % self._tile.width == 0
-        return whole and is_number(step, 1) and _is_static(down) and int(down) <= _NEAR
 
 
 def _panels_together(most: int, panels: Any, chunks: Any) -> Any:
     """The number of panels of an item if there are `chunks` chunks of rows."""
     parts = ceil_div(int64(_FEWEST_ITEMS), tirx.max(chunks, int64(1)))
     return tirx.max(tirx.min(int64(most), tirx.floordiv(panels, parts)), int64(1))
-
-
-def _is_static(size: Any) -> bool:
-    return isinstance(size, tirx.IntImm)

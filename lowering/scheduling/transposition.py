@@ -19,20 +19,11 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, product, static_size, unflattened
 from .elementwise import is_plain
-from .emission import (
-    NestValue,
-    Store,
-    bound,
-    ceil_div,
-    compute_block,
-    even_part,
-    for_items,
-    pieces,
-    rewritten,
-)
+from .emission import bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, native_tile
 from .nests import Nest, inlined, loads, nests_of
+from .stores import NestValue, Store
 
 _SIDE = 64
 """The most rows and columns of a block, which stays in the first-level cache."""
