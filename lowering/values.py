@@ -4,7 +4,7 @@ TVM's converters keep shapes symbolic. Besides tensors (a variable, a call that 
 a constant) a value may be
 - a `ShapeExpr`, or a variable of `ShapeType`: an int64 vector of sizes;
 - a prim expression: an int64 or bool scalar computed from sizes;
-- `Sizes`: either of them in a narrower type, for which Relax has no form;
+- `Sizes`: either of them in a narrower type, or a matrix, for which Relax has no form;
 - a `relax.Tuple`: an ONNX sequence whose length is known;
 - `ListValue`: an ONNX sequence whose length is known at run time;
 - `EmptyOptional`: an ONNX optional without a value.
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm
 from tvm import relax, tirx
 
@@ -32,12 +33,32 @@ Constant: Any = tvm.ir.GenericConst
 
 @dataclass(frozen=True, eq=False)
 class Sizes:
-    """A vector of integers computed from sizes, or a scalar if `rank` is 0."""
+    """A tensor of integers computed from sizes: mostly a vector or a scalar."""
 
     items: list[Any]
-    """int64 prim expressions, whatever the type of the value."""
-    rank: int
+    """int64 prim expressions in row-major order, whatever the type of the value."""
+    shape: tuple[int, ...]
     dtype: str = "int64"
+
+    @classmethod
+    def vector(cls, items: Sequence[Any], dtype: str = "int64") -> Sizes:
+        """A tensor of one axis."""
+        return cls(list(items), (len(items),), dtype)
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def places(self) -> npt.NDArray[np.int64]:
+        """The place of each item in `items`, in the shape of the tensor."""
+        return np.arange(len(self.items)).reshape(self.shape)
+
+    def at(self, places: npt.NDArray[np.int64]) -> Sizes:
+        """The items at these places, in the shape of the places."""
+        items = [self.items[place] for place in places.reshape(-1).tolist()]
+        return replace(self, items=items, shape=places.shape)
 
 
 @dataclass(frozen=True)
@@ -115,8 +136,10 @@ def as_tensor(bb: Any, value: Value) -> Value:
     if is_tensor(value) or isinstance(value, EmptyOptional | ListValue):
         return value
     if isinstance(value, Sizes):
-        wide = relax.ShapeExpr(value.items) if value.rank else relax.prim_value(value.items[0])
-        return bb.normalize(relax.op.astype(as_tensor(bb, wide), value.dtype))
+        wide = as_tensor(bb, relax.ShapeExpr(value.items))
+        if value.rank != 1:
+            wide = bb.normalize(relax.op.reshape(wide, value.shape))
+        return bb.normalize(relax.op.astype(wide, value.dtype))
     if is_prim(value):
         return _scalar_tensor(bb, value)
     if is_shape(value):
@@ -194,7 +217,7 @@ def describe(value: Value) -> str:
     if isinstance(value, EmptyOptional):
         return "empty optional"
     if isinstance(value, Sizes):
-        return f"{value.dtype}[{len(value.items)}]" if value.rank else f"{value.dtype}[]"
+        return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, ListValue):
         return "a sequence"
     kind = value.ty

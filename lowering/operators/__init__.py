@@ -8,6 +8,7 @@ from . import (  # noqa: F401  (each registers its converters)
     cumulative,
     detection,
     determinant,
+    einsum,
     elementwise,
     extremes,
     fourier,

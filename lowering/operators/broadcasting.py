@@ -65,7 +65,21 @@ def _broadcast_dim(left: Any, right: Any, analyzer: Any) -> Any:
         return left
     if second is not None:
         return right
+    for size, other in ((left, right), (right, left)):
+        if _is_clipped(other, size):
+            return size
     return tirx.Select(left == 1, right, left)
+
+
+def _is_clipped(clipped: Any, size: Any) -> bool:
+    """Whether a size is `min(size, n)` of the other for a number n > 1, as of a slice of a table.
+
+    Where the two differ, neither is 1, and a run fails.
+    """
+    if not isinstance(clipped, tirx.Min):
+        return False
+    limits = [x for x in (clipped.a, clipped.b) if not tvm_ffi.structural_equal(x, size)]
+    return len(limits) == 1 and (as_int(limits[0]) or 0) > 1
 
 
 def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
@@ -75,6 +89,9 @@ def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
     """
     analyzer = sym.Analyzer()
     dims = known_dims(tensor) or []
+    own_axes = shape[len(shape) - len(dims) :]
+    dims = [out if _is_clipped(own, out) else own for own, out in zip(dims, own_axes, strict=True)]
+    tensor = match_dims(bb, tensor, dims)
     pairs = list(zip(_pad_rank(dims, len(shape)), shape, strict=True))
     if all(analyzer.can_prove_equal(own, out) for own, out in pairs) and len(dims) == len(shape):
         return tensor

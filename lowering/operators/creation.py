@@ -8,14 +8,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from tvm import relax, sym, te, tirx
+from tvm import ir, relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..constants import constant, dense, stored
 from ..values import Value, as_int, as_tensor
 from .broadcasting import ZERO, broadcast_to, dims_of
 from .registry import Accepts, ConverterContext, converts
-from .sizes import is_nonnegative, read_sizes, read_symbolic, size_of, sizes_of
+from .sizes import (
+    call_behind,
+    is_nonnegative,
+    read_sizes,
+    read_symbolic,
+    size_of,
+    sizes_behind,
+    sizes_of,
+)
 
 
 @converts("Constant")
@@ -61,7 +69,8 @@ def create_range(ctx: ConverterContext) -> Value:
     """
     operands = read_symbolic(ctx.inputs)
     if not operands or operands[0].dtype != "int64":
-        return ctx.by_tvm(ctx.tensors())
+        counted = _counted_in_floats(ctx)
+        return ctx.by_tvm(ctx.tensors()) if counted is None else counted
     start, limit, step = (operand.items[0] for operand in operands)
     stride = as_int(step)
     if not stride:
@@ -76,6 +85,33 @@ def create_range(ctx: ConverterContext) -> Value:
     if as_int(start) == 0:
         return positions
     return relax.op.add(positions, as_tensor(ctx.bb, start))
+
+
+_ASTYPE = ir.Op.get("relax.astype")
+_EXACT = {"float32": 1 << 24, "float64": 1 << 53}
+"""The number up to which a type has all integers."""
+
+
+def _counted_in_floats(ctx: ConverterContext) -> Value | None:
+    """The integers from 0 to a size as floats, `Range (0, Cast (n), 1)`; None for another range.
+
+    A run in which the type does not have all of them fails.
+    """
+    bb, (start, limit, step) = ctx.bb, ctx.tensors()
+    dtype = str(limit.ty.dtype)
+    first, distance = ctx.known_elements(start), ctx.known_elements(step)
+    if first is None or first.item() != 0 or distance is None or distance.item() != 1:
+        return None
+    cast = call_behind(bb, limit)
+    if dtype not in _EXACT or cast is None or cast.op != _ASTYPE:
+        return None
+    sizes = sizes_behind(bb, cast.args[0])
+    if sizes is None or len(sizes) != 1 or not is_nonnegative(sizes[0]):
+        return None
+    excess = bb.emit(relax.ShapeExpr([tirx.max(sizes[0] - _EXACT[dtype], ZERO)]))
+    bb.match_cast(excess, relax.ShapeType([ZERO]))
+    positions = bb.normalize(relax.op.arange(0, sizes[0], 1, "int64"))
+    return relax.op.astype(positions, dtype)
 
 
 @converts("EyeLike", accepts=Accepts.SIZES)

@@ -136,21 +136,28 @@ def _matrix(
 ) -> Value:
     """The matrix [size·parts, results·result parts] of the transform."""
     data_parts, result_parts = parts
+    sign = 1 if transform.is_inverse else -1
 
     def compute(size: Any, length: Any, results: Any) -> Any:
+        def wave_value(quarter: Any, step: Any) -> Any:
+            turn = _float(step) / _float(length)
+            return tirx.cos(2 * math.pi * sign * turn + math.pi / 2 * _float(quarter - 1))
+
+        # The cosine once for each angle, and one division for the elements of a complex number.
+        waves = te.compute([3, length], wave_value, name="waves")
+        # The product is reduced as an integer: a float32 angle would lose the precision.
+        steps = te.compute(
+            [size, results], lambda place, wave: tirx.floormod(place * wave, length), name="steps"
+        )
+
         def element(row: Any, column: Any) -> Any:
             place, part = tirx.floordiv(row, data_parts), tirx.floormod(row, data_parts)
             wave, result = tirx.floordiv(column, result_parts), tirx.floormod(column, result_parts)
-            # The product is reduced as an integer: a float32 angle would lose the precision.
-            turn = _float(tirx.floormod(place * wave, length)) / _float(length)
-            quarters = _float(part - result)
-            sign = 1 if transform.is_inverse else -1
-            value = tirx.cos(2 * math.pi * sign * turn + math.pi / 2 * quarters)
-            weight = _weight(transform, place, length)
-            inside = tirx.Select(place < length, value * weight, tirx.const(0, _COMPUTED_IN))
+            value = waves(part - result + 1, steps(place, wave)) * _weight(transform, place, length)
+            inside = tirx.Select(place < length, value, tirx.const(0, _COMPUTED_IN))
             return tirx.Cast(dtype, inside)
 
-        return te.compute([size * data_parts, results * result_parts], element, name="waves")
+        return te.compute([size * data_parts, results * result_parts], element, name="matrix")
 
     sizes = size, transform.length, transform.results
     return ctx.call_te(compute, *sizes, name="waves")

@@ -14,7 +14,7 @@ from ..small_kernels import range_along
 from ..values import Constant, Sizes, Value, as_int, match
 from .broadcasting import ONE, ZERO, dims_of, known_dims, match_dims, require_size
 from .registry import Accepts, ConverterContext, converts
-from .sizes import read_sizes, size_of, write_sizes
+from .sizes import move_sizes, read_sizes, size_of
 from .top_k import top_k_kernel
 
 
@@ -23,10 +23,10 @@ def gather(ctx: ConverterContext) -> Value:
     """Gather, see https://onnx.ai/onnx/operators/onnx__Gather.html; sizes stay symbolic."""
     data, positions = ctx.inputs[0], ctx.inputs[1]
     if isinstance(data, relax.ShapeExpr | Sizes) and isinstance(positions, Constant):
-        sizes, index = read_sizes(data), positions.value.numpy()
-        if sizes is not None and index.ndim <= 1:
-            items = [sizes.items[int(i)] for i in index.reshape(-1)]
-            return write_sizes(Sizes(items, index.ndim, sizes.dtype))
+        sizes = read_sizes(data)
+        if sizes is not None:
+            index = positions.value.numpy()
+            return move_sizes(sizes, lambda places: places.take(index, ctx.attr("axis", 0)))
     return ctx.by_tvm(ctx.tensors())
 
 

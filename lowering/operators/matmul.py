@@ -1,15 +1,14 @@
-"""MatMul, Gemm and Einsum of tensors whose symbolic sizes may be 0, or are not known to agree."""
+"""MatMul and Gemm of tensors whose symbolic sizes may be 0, or are not known to agree."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from tvm import relax, tirx
+from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
-from ...rewrite.facts.einsum import einsum_letters
-from ..values import Value, as_int, fresh_dim
+from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
 from .broadcasting import (
     broadcast_dims,
@@ -110,30 +109,3 @@ def gemm(ctx: ConverterContext) -> Value:
     if beta != 1.0:
         addend = ctx.bb.normalize(relax.op.multiply(addend, relax.const(beta, addend.ty.dtype)))
     return convert_broadcast(ctx.derive("Add", [product, addend]))
-
-
-@converts("Einsum")
-@accumulate_in_float32
-def einsum(ctx: ConverterContext) -> Value:
-    """Einsum, see https://onnx.ai/onnx/operators/onnx__Einsum.html.
-
-    Operands are broadcast first along a letter whose sizes may differ: TVM takes one of them for
-    all, and onnxruntime broadcasts a size of 1.
-    """
-    letters = einsum_letters(ctx.attr("equation"))
-    shapes = [known_dims(value) for value in ctx.inputs]
-    operands = [] if letters is None else letters[0]
-    if [len(names) for names in operands] != [None if s is None else len(s) for s in shapes]:
-        return ctx.by_tvm()
-    sizes: dict[str, list[Any]] = {}
-    for names, shape in zip(operands, shapes, strict=True):
-        for letter, size in zip(names, shape or (), strict=True):
-            sizes.setdefault(letter, []).append([size])
-    common = {letter: broadcast_dims(found)[0] for letter, found in sizes.items()}
-    # A symbol replaces each choice between two sizes: TVM derives no shape from choices.
-    named = {c: fresh_dim(c) if isinstance(d, tirx.Select) else d for c, d in common.items()}
-    aligned = []
-    for value, names in zip(ctx.inputs, operands, strict=True):
-        whole = broadcast_to(ctx.bb, value, [common[letter] for letter in names])
-        aligned.append(match_dims(ctx.bb, whole, [named[letter] for letter in names]))
-    return ctx.by_tvm(aligned)

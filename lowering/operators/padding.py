@@ -14,7 +14,7 @@ from ..values import Value, as_int
 from .axes import counted_from_front
 from .broadcasting import ZERO, dims_of
 from .registry import Accepts, ConverterContext, converts
-from .sizes import name_sizes, sizes_of
+from .sizes import sizes_of
 
 
 @converts("Pad", accepts=Accepts.SIZES)
@@ -30,7 +30,7 @@ def pad(ctx: ConverterContext) -> Value:
         pads = relax.const(np.array(ctx.attrs["pads"], np.int64))
     rank = len(dims_of(data, "data"))
     amounts = _amounts(sizes_of(ctx.bb, pads), _axes(ctx, axes, rank), rank)
-    before, after = (name_sizes(ctx.bb, each) for each in amounts)
+    before, after = amounts
     if mode == "constant":
         fill = relax.const(0, data.ty.dtype) if fill is None else fill
         return pad_with(ctx, data, fill, before, after)

@@ -15,12 +15,12 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, Value, as_int, as_tensor
+from ..values import Value, as_int, as_tensor
 from .accumulation import accumulate_in_float32
 from .broadcasting import ONE, ZERO, broadcast_to, dims_of, known_dims
 from .extremes import highest, lowest, reduce_extreme
 from .registry import Accepts, ConverterContext, converts
-from .sizes import may_be_zero, product_of_sizes, read_sizes, sizes_of
+from .sizes import combine_sizes, may_be_zero, read_symbolic, sizes_of, write_sizes
 
 
 def _zero(_: str) -> float:
@@ -47,31 +47,39 @@ _UNCHANGED_ALONE = frozenset({*_EXTREMES, "ReduceMean", "ReduceProd", "ReduceSum
 """The reductions that leave a single element as it is."""
 
 
-@converts(*_SUMS)
+_OF_SIZES: dict[str, tuple[Callable[[Any, Any], Any], int | None]] = {
+    "ReduceMax": (tirx.max, None),
+    "ReduceMin": (tirx.min, None),
+    "ReduceProd": (operator.mul, 1),
+    "ReduceSum": (operator.add, 0),
+}
+"""The reductions that keep sizes symbolic: a function, and the reduction of no sizes if known."""
+
+
+@converts(*_SUMS, *_EXTREMES, "ReduceProd", accepts=Accepts.SYMBOLIC)
 @accumulate_in_float32
-def reduce_sum(ctx: ConverterContext) -> Value:
-    """Sums and means, see https://onnx.ai/onnx/operators/onnx__ReduceSum.html."""
-    return _reduce(ctx)
+def reduce_axes(ctx: ConverterContext) -> Value:
+    """Reductions, see https://onnx.ai/onnx/operators/onnx__ReduceSum.html and the others."""
+    of_sizes = _reduced_sizes(ctx)
+    return _reduce(ctx.derive(inputs=ctx.tensors())) if of_sizes is None else of_sizes
 
 
-@converts(*_EXTREMES)
-def reduce_max(ctx: ConverterContext) -> Value:
-    """ReduceMax and ReduceMin, see https://onnx.ai/onnx/operators/onnx__ReduceMax.html."""
-    return _reduce(ctx)
-
-
-@converts("ReduceProd", accepts=Accepts.SYMBOLIC)
-@accumulate_in_float32
-def reduce_prod(ctx: ConverterContext) -> Value:
-    """ReduceProd, see https://onnx.ai/onnx/operators/onnx__ReduceProd.html.
-
-    The product of a vector of sizes stays symbolic.
-    """
-    sizes = read_sizes(ctx.inputs[0])
-    is_of_all = ctx.attr("axes") in (None, (0,), (-1,)) and len(ctx.inputs) == 1
-    if sizes is None or isinstance(ctx.inputs[0], Constant) or not is_of_all:
-        return _reduce(ctx.derive(inputs=ctx.tensors()))
-    return product_of_sizes(sizes, ctx.attr("keepdims", 1))
+def _reduced_sizes(ctx: ConverterContext) -> Value | None:
+    """The reduction of all symbolic sizes; None for data, and for other axes."""
+    given, symbolic = ctx.inputs[1], read_symbolic(ctx.inputs[:1])
+    if not symbolic or ctx.op_type not in _OF_SIZES:
+        return None
+    if given is not None and ctx.known_elements(given) is None:
+        return None
+    (sizes,), axes = symbolic, _axes(ctx)
+    if {axis % max(sizes.rank, 1) for axis in axes} != set(range(sizes.rank)) and (
+        axes or _keeps_without_axes(ctx)
+    ):
+        return None
+    compute, empty = _OF_SIZES[ctx.op_type]
+    if not sizes.items and empty is None:
+        return None
+    return write_sizes(combine_sizes(compute, sizes, bool(ctx.attr("keepdims", 1)), empty))
 
 
 def _reduce(ctx: ConverterContext) -> Value:

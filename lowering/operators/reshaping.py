@@ -1,20 +1,23 @@
-"""Operators on shapes: Reshape, Expand, Squeeze, Unsqueeze, SpaceToDepth, Shape and Size."""
+"""Operators on shapes: Reshape, Expand, Tile, Squeeze, Unsqueeze, SpaceToDepth, Shape and Size."""
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import tvm_ffi
 from tvm import relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, Sizes, Value, as_int, as_tensor, match
+from ..values import Constant, Sizes, Value, as_int, as_tensor, is_tensor, match
 from .broadcasting import ONE, ZERO, broadcast_dims, broadcast_to, dims_of, known_dims, require_size
 from .registry import Accepts, ConverterContext, converts
-from .sizes import product_of_sizes, read_sizes, read_symbolic, sizes_of, write_sizes
+from .sizes import combine_sizes, move_sizes, read_sizes, read_symbolic, sizes_of, write_sizes
 
 
 @converts("Shape", accepts=Accepts.SIZES | Accepts.ANY_RANK)
@@ -26,26 +29,34 @@ def shape(ctx: ConverterContext) -> Value:
 @converts("Size", accepts=Accepts.SYMBOLIC)
 def size(ctx: ConverterContext) -> Value:
     """Size, see https://onnx.ai/onnx/operators/onnx__Size.html."""
-    kind = ctx.inputs[0].ty
-    if isinstance(kind, relax.ShapeType) and kind.ndim >= 0:
-        return relax.const(kind.ndim, "int64")
-    if isinstance(kind, relax.TensorType) and isinstance(kind.shape, relax.ShapeExpr):
-        return product_of_sizes(Sizes(list(kind.shape.values), 1), 0)
-    return ctx.by_tvm(ctx.tensors())
+    sizes = read_symbolic(ctx.inputs)
+    if sizes:
+        return relax.const(len(sizes[0].items), "int64")
+    data = ctx.tensor(0)
+    dims = known_dims(data)
+    if dims is None:
+        return ctx.by_tvm([data])
+    count = combine_sizes(operator.mul, Sizes.vector(dims), keepdims=False, empty=1)
+    return write_sizes(count)
 
 
-@converts("Reshape", accepts=Accepts.SIZES)
+@converts("Reshape", accepts=Accepts.SYMBOLIC)
 def reshape(ctx: ConverterContext) -> Value:
     """Reshape, see https://onnx.ai/onnx/operators/onnx__Reshape.html.
 
     A shape computed at run time may also contain 0 (copied) and -1 (inferred). A run in which the
     result would have another number of elements fails.
     """
-    if read_sizes(ctx.inputs[1]) is not None:
-        result = ctx.bb.normalize(ctx.by_tvm())
-        _check_count(ctx.bb, ctx.inputs[0], known_dims(result))
+    sizes, target = read_symbolic(ctx.inputs[:1]), ctx.known_elements(ctx.inputs[1])
+    if sizes and target is not None:
+        return _reshape_sizes(sizes[0], target.tolist(), bool(ctx.attr("allowzero", 0)))
+    data, wanted = ctx.tensor(0), read_sizes(ctx.inputs[1])
+    if wanted is not None:
+        wanted = _with_inferred_size(wanted, known_dims(data), bool(ctx.attr("allowzero", 0)))
+        shape = _rounded_down(ctx.bb, data, wanted)
+        result = ctx.bb.normalize(ctx.by_tvm([data, shape]))
+        _check_count(ctx.bb, data, known_dims(result))
         return result
-    data = ctx.tensor(0)
     dims = dims_of(data, "data")
     resolved = _resolve(ctx.bb, ctx.tensor(1), dims, bool(ctx.attr("allowzero", 0)))
     shape = sizes_of(ctx.bb, resolved)
@@ -53,13 +64,81 @@ def reshape(ctx: ConverterContext) -> Value:
     return relax.op.reshape(data, relax.ShapeExpr(shape))
 
 
+def _reshape_sizes(sizes: Sizes, target: list[int], allow_zero: bool) -> Value:
+    if not allow_zero:
+        own = [*sizes.shape, *[0] * len(target)]
+        target = [size or kept for size, kept in zip(target, own, strict=False)]
+    return move_sizes(sizes, lambda places: places.reshape(target))
+
+
+def _with_inferred_size(shape: Sizes, dims: Sequence[Any] | None, allow_zero: bool) -> Sizes:
+    """A shape with a size in place of its -1, if that is a product of some sizes of the data.
+
+    TVM divides the number of elements instead, and proves little about quotients of products.
+    """
+    inferred = [place for place, item in enumerate(shape.items) if as_int(item) == -1]
+    if dims is None or len(inferred) != 1:
+        return shape
+    items = list(shape.items)
+    if not allow_zero:
+        items[: len(dims)] = [
+            own if as_int(item) == 0 else item for item, own in zip(items, dims, strict=False)
+        ]
+    rest = list(dims)
+    number = 1
+    for place, item in enumerate(items):
+        equal = [k for k, size in enumerate(rest) if tvm_ffi.structural_equal(size, item)]
+        if place == inferred[0]:
+            continue
+        if equal:
+            del rest[equal[0]]
+        elif as_int(item):
+            number *= int(item)
+        else:
+            return shape
+    numbers = math.prod(int(size) for size in rest if as_int(size) is not None)
+    if numbers % number:
+        return shape
+    symbolic = [size for size in rest if as_int(size) is None]
+    factor = tirx.IntImm("int64", numbers // number)
+    items[inferred[0]] = functools.reduce(operator.mul, symbolic, factor)
+    return replace(shape, items=items)
+
+
+def _rounded_down(bb: Any, data: Value, shape: Sizes) -> Value:
+    """A shape with quotients rounded down, as those in the sizes of convolutions, if it then has as
+    many elements as the data.
+
+    ONNX rounds towards 0, and exporters write `(n - 1) / 2 + 1`: the two differ for n = 0. The run
+    checks that they are the same.
+    """
+
+    def floor(quotient: Any) -> Any:
+        return tirx.floordiv(quotient.a, quotient.b)
+
+    items = [tvm_ffi.structural_map(item, (tirx.Div, floor), order="post") for item in shape.items]
+    dims = known_dims(data)
+    is_same = dims is None or all(map(tvm_ffi.structural_equal, items, shape.items))
+    if is_same or not _counts_are_equal(dims or [], items):
+        return write_sizes(shape)
+    given = bb.emit(relax.ShapeExpr(shape.items))
+    bb.match_cast(given, relax.ShapeType(items))
+    return write_sizes(Sizes.vector(items))
+
+
+def _counts_are_equal(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    """Whether two shapes are known to have the same number of elements."""
+    counts = (functools.reduce(operator.mul, sizes, ONE) for sizes in (left, right))
+    return bool(sym.Analyzer().can_prove_equal(*counts))
+
+
 def _check_count(bb: Any, data: Value, shape: Sequence[Any] | None) -> None:
     """Emits a check that a tensor has as many elements as a shape, unless that is certain."""
     dims = known_dims(data) if isinstance(data.ty, relax.TensorType) else None
     if dims is None or shape is None:
         return
-    own, wanted = (functools.reduce(operator.mul, sizes, ONE) for sizes in (dims, shape))
-    if not sym.Analyzer().can_prove_equal(own, wanted):
+    if not _counts_are_equal(dims, shape):
+        own, wanted = (functools.reduce(operator.mul, sizes, ONE) for sizes in (dims, shape))
         count = bb.emit(relax.ShapeExpr([wanted]))
         bb.match_cast(count, relax.ShapeType([own]))
 
@@ -94,6 +173,30 @@ def expand(ctx: ConverterContext) -> Value:
     return broadcast_to(ctx.bb, data, broadcast_dims([dims, target]))
 
 
+@converts("Tile", accepts=Accepts.SIZES)
+def tile(ctx: ConverterContext) -> Value:
+    """Tile, see https://onnx.ai/onnx/operators/onnx__Tile.html.
+
+    Each axis becomes one of repeats, which is broadcast, and one of the data.
+    """
+    dims = known_dims(ctx.inputs[0]) if is_tensor(ctx.inputs[0]) else None
+    if dims is None or ctx.opset < 6 or all(isinstance(each, Constant) for each in ctx.inputs):
+        return ctx.by_tvm()
+    repeats = sizes_of(ctx.bb, ctx.inputs[1])
+    if len(repeats) != len(dims):
+        raise UnsupportedError(f"there are {len(repeats)} repeats for {len(dims)} axes")
+    apart: list[Any] = []
+    repeated: list[Any] = []
+    for size, count in zip(dims, repeats, strict=True):
+        is_repeated = as_int(count) != 1
+        apart += [ONE, size] if is_repeated else [size]
+        repeated += [count, size] if is_repeated else [size]
+    data = ctx.bb.normalize(relax.op.reshape(ctx.inputs[0], relax.ShapeExpr(apart)))
+    data = relax.op.broadcast_to(data, relax.ShapeExpr(repeated))
+    shape = [size * count for size, count in zip(dims, repeats, strict=True)]
+    return relax.op.reshape(ctx.bb.normalize(data), relax.ShapeExpr(shape))
+
+
 def _folds(ctx: ConverterContext) -> bool:
     """Whether TVM's converter folds the node to a constant; it refuses sizes of 0."""
     sizes = read_sizes(ctx.inputs[1])
@@ -108,10 +211,11 @@ def squeeze(ctx: ConverterContext) -> Value:
 
     A run in which a squeezed axis of symbolic size does not have size 1 fails.
     """
-    sizes = read_symbolic(ctx.inputs[:1])
-    if sizes and len(sizes[0].items) == 1:
-        return write_sizes(replace(sizes[0], rank=0))
-    data, axes = ctx.tensor(0), _squeezed_axes(ctx)
+    sizes, axes = read_symbolic(ctx.inputs[:1]), _given_axes(ctx)
+    if sizes and (axes is not None or ctx.inputs[1] is None):
+        removed = None if axes is None else tuple(axes)
+        return move_sizes(sizes[0], lambda places: places.squeeze(removed))
+    data = ctx.tensor(0)
     dims = known_dims(data)
     given = list(ctx.inputs[1:])
     is_open = dims is not None and any(as_int(size) is None for size in dims)
@@ -143,8 +247,8 @@ def _unit_axes(dims: list[Any]) -> list[int]:
     return [axis for axis, size in enumerate(dims) if as_int(size) == 1]
 
 
-def _squeezed_axes(ctx: ConverterContext) -> list[int] | None:
-    """The axes to squeeze; None where they are omitted or not constant."""
+def _given_axes(ctx: ConverterContext) -> list[int] | None:
+    """The axes of a Squeeze or an Unsqueeze; None where they are omitted or not constant."""
     if "axes" in ctx.attrs:
         return list(ctx.attrs["axes"])
     if isinstance(ctx.inputs[1], Constant):
@@ -152,20 +256,30 @@ def _squeezed_axes(ctx: ConverterContext) -> list[int] | None:
     return None
 
 
-@converts("Unsqueeze", accepts=Accepts.SCALARS | Accepts.NARROW_SIZES)
+@converts("Unsqueeze", accepts=Accepts.SYMBOLIC)
 def unsqueeze(ctx: ConverterContext) -> Value:
     """Unsqueeze, see https://onnx.ai/onnx/operators/onnx__Unsqueeze.html.
 
     Exporters write a single axis as a scalar, and onnxruntime accepts that.
     """
-    sizes = read_symbolic(ctx.inputs[:1])
-    if sizes and sizes[0].rank == 0:
-        return write_sizes(replace(sizes[0], rank=1))
+    sizes, axes = read_symbolic(ctx.inputs[:1]), _given_axes(ctx)
+    if sizes and axes is not None:
+        added = tuple(axes)
+        return move_sizes(sizes[0], lambda places: np.expand_dims(places, added))
     inputs = [ctx.tensor(0), *ctx.inputs[1:]]
     axes = ctx.inputs[1]
     if isinstance(axes, Constant) and axes.value.numpy().ndim == 0:
         inputs = [inputs[0], relax.const(axes.value.numpy().reshape(1), "int64")]
     return ctx.by_tvm(inputs)
+
+
+@converts("Transpose", accepts=Accepts.SYMBOLIC)
+def transpose(ctx: ConverterContext) -> Value:
+    """Transpose, see https://onnx.ai/onnx/operators/onnx__Transpose.html; sizes stay symbolic."""
+    sizes = read_symbolic(ctx.inputs)
+    if sizes:
+        return move_sizes(sizes[0], lambda places: places.transpose(ctx.attrs.get("perm")))
+    return ctx.by_tvm(ctx.tensors())
 
 
 _SPACE_TO_DEPTH_ORDERS = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}

@@ -7,13 +7,13 @@ of the input. Computed with tensors, the dims would be unknown from the first Mu
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import tvm
-from tvm import relax, sym, tirx
+from tvm import ir, relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, is_prim, is_tensor
@@ -22,6 +22,12 @@ from .registry import ConverterContext
 
 _TYPES = ("int64", "int32")
 """The types in which exporters compute sizes."""
+
+_RESHAPE = ir.Op.get("relax.reshape")
+_SHAPE_TO_TENSOR = ir.Op.get("relax.shape_to_tensor")
+
+ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
+"""More than any memory holds, and few enough that the sums of sizes do not overflow."""
 
 _LONGEST = 64
 """A longer constant is data, not sizes."""
@@ -34,16 +40,16 @@ def read_sizes(value: Value) -> Sizes | None:
     if not isinstance(value, Constant) and is_tensor(value):
         return None
     if is_prim(value):
-        return Sizes([value], 0) if str(value.ty) == "int64" else None
+        return Sizes([value], ()) if str(value.ty) == "int64" else None
     if isinstance(value, relax.ShapeExpr):
-        return Sizes(list(value.values), 1)
+        return Sizes.vector(value.values)
     if not isinstance(value, Constant) or str(value.ty.dtype) not in _TYPES:
         return None
     content = value.value.numpy()
-    if content.ndim > 1 or content.size > _LONGEST:
+    if content.size > _LONGEST:
         return None
     items = [tirx.IntImm("int64", int(item)) for item in content.reshape(-1)]
-    return Sizes(items, content.ndim, str(value.ty.dtype))
+    return Sizes(items, content.shape, str(value.ty.dtype))
 
 
 def read_symbolic(inputs: Sequence[Value]) -> list[Sizes]:
@@ -59,40 +65,50 @@ def write_sizes(sizes: Sizes) -> Value:
     """Integers as a value: a constant if all are known, else in symbolic form."""
     known = [as_int(item) for item in sizes.items]
     if None not in known:
-        content = np.array(known, sizes.dtype).reshape((-1,) if sizes.rank else ())
-        return relax.const(content, sizes.dtype)
-    if sizes.dtype != "int64":
+        return relax.const(np.array(known, sizes.dtype).reshape(sizes.shape), sizes.dtype)
+    if sizes.dtype != "int64" or sizes.rank > 1:
         return sizes
     return relax.ShapeExpr(sizes.items) if sizes.rank else relax.prim_value(sizes.items[0])
 
 
+def move_sizes(
+    sizes: Sizes, move: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
+) -> Value:
+    """Integers moved as `move` moves the elements of an array of their shape."""
+    try:
+        return write_sizes(sizes.at(move(sizes.places)))
+    except (ValueError, IndexError) as error:  # as NumPy says of a shape, an axis or an index
+        raise UnsupportedError(str(error)) from error
+
+
 def size_constant(value: int) -> Sizes:
     """A known scalar."""
-    return Sizes([tirx.IntImm("int64", value)], 0)
+    return Sizes([tirx.IntImm("int64", value)], ())
 
 
 def map_sizes(compute: Callable[[Any, Any], Any], left: Sizes, right: Sizes) -> Sizes:
     """A binary function of integers, broadcast and simplified."""
     analyzer = sym.Analyzer()
-    length = max(len(left.items), len(right.items))
-    if {len(left.items), len(right.items)} - {1, length}:
-        lengths = f"{len(left.items)} and {len(right.items)}"
-        raise UnsupportedError(f"vectors of lengths {lengths} do not broadcast")
-    pairs = zip(_repeat(left.items, length), _repeat(right.items, length), strict=True)
+    try:
+        places = np.broadcast_arrays(left.places, right.places)
+    except ValueError as error:
+        shapes = f"{left.shape} and {right.shape}"
+        raise UnsupportedError(f"tensors of shapes {shapes} do not broadcast") from error
+    pairs = zip(*(each.at(place).items for each, place in zip((left, right), places, strict=True)))
     items = [analyzer.simplify(compute(a, b)) for a, b in pairs]
-    return Sizes(items, max(left.rank, right.rank), left.dtype)
+    return Sizes(items, places[0].shape, left.dtype)
 
 
-def _repeat(items: list[Any], length: int) -> list[Any]:
-    return items * length if len(items) == 1 else items
+def combine_sizes(
+    compute: Callable[[Any, Any], Any], sizes: Sizes, keepdims: bool, empty: int | None = None
+) -> Sizes:
+    """All integers combined by a binary function: `empty` if there are none.
 
-
-def product_of_sizes(sizes: Sizes, rank: int) -> Value:
-    """The product of integers, as a scalar or a vector of one element."""
-    factors = [Sizes([item], 0) for item in sizes.items]
-    multiply = functools.partial(map_sizes, operator.mul)
-    product = functools.reduce(multiply, factors, size_constant(1))
-    return write_sizes(Sizes(product.items, rank, sizes.dtype))
+    The result is a scalar, or a tensor of the same rank with one element.
+    """
+    start = [] if empty is None else [tirx.IntImm("int64", empty)]
+    item = sym.Analyzer().simplify(functools.reduce(compute, [*start, *sizes.items]))
+    return Sizes([item], (1,) * sizes.rank if keepdims else (), sizes.dtype)
 
 
 def divide(left: Any, right: Any) -> Any:
@@ -107,9 +123,12 @@ def is_nonnegative(item: Any) -> bool:
     number = as_int(item)
     if number is not None:
         return number >= 0
-    if isinstance(item, tirx.Add | tirx.Mul | tirx.FloorDiv | tirx.FloorMod | tirx.Max | tirx.Min):
-        return is_nonnegative(item.a) and is_nonnegative(item.b)
-    return bool(tvm.ir.is_prim_var(item))
+    if tvm.ir.is_prim_var(item):
+        return True
+    analyzer = sym.Analyzer()
+    for symbol in tirx.analysis.undefined_vars(item):
+        analyzer.bind(symbol, ANY_SIZE)
+    return int(analyzer.const_int_bound(item).min_value) >= 0
 
 
 def may_be_zero(size: Any) -> bool:
@@ -130,6 +149,9 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     if sizes is not None:
         return sizes.items
     tensor = as_tensor(bb, value)
+    known = sizes_behind(bb, tensor)
+    if known is not None:
+        return known
     dims = known_dims(tensor)
     length = None if dims is None else as_int(dims[0])
     if length is None:
@@ -139,6 +161,25 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     symbols = [fresh_dim(bb.get_unique_name("size")) for _ in range(length)]
     bb.match_cast(bb.normalize(relax.op.tensor_to_shape(tensor)), relax.ShapeType(symbols))
     return symbols
+
+
+def sizes_behind(bb: Any, tensor: Value) -> list[Any] | None:
+    """The symbolic sizes of which a tensor has the elements; None for data.
+
+    A converter that takes only tensors gets sizes so.
+    """
+    call = call_behind(bb, tensor)
+    if call is None or call.op not in (_RESHAPE, _SHAPE_TO_TENSOR):
+        return None
+    if call.op == _RESHAPE:
+        return sizes_behind(bb, call.args[0])
+    return list(call.args[0].values) if isinstance(call.args[0], relax.ShapeExpr) else None
+
+
+def call_behind(bb: Any, value: Value) -> Any:
+    """The call of an operator that gives a value; None for any other value."""
+    bound = bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+    return bound if isinstance(bound, ir.Call) and isinstance(bound.op, ir.Op) else None
 
 
 def name_sizes(bb: Any, sizes: Sequence[Any]) -> list[Any]:

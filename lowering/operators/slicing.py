@@ -6,12 +6,14 @@ Bounds of a slice are numbers, expressions over sizes, or symbols for elements t
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from tvm import relax, sym, tirx
 
 from ...rewrite.facts.slices import END
@@ -27,7 +29,7 @@ from .broadcasting import (
     require_size,
 )
 from .registry import Accepts, ConverterContext, converts
-from .sizes import is_nonnegative, read_sizes, read_symbolic, sizes_of, write_sizes
+from .sizes import is_nonnegative, move_sizes, read_sizes, read_symbolic, sizes_of
 
 _LAST_PART_MAY_BE_SMALLER = 18
 """The opset since which equal parts of a Split need not add up to the axis."""
@@ -44,13 +46,21 @@ def concat(ctx: ConverterContext) -> Value:
     """
     operands = read_symbolic(ctx.inputs)
     if operands:
-        items = [item for operand in operands for item in operand.items]
-        return write_sizes(Sizes(items, 1, operands[0].dtype))
+        return _concatenated_sizes(operands, ctx.attr("axis", 1))
     tensors = ctx.tensors()
     result = ctx.bb.normalize(ctx.by_tvm(tensors))
     if not lacks_shape(result):
         return result
     return ctx.by_tvm(match_other_axes(ctx.bb, tensors, ctx.attr("axis", 1)))
+
+
+def _concatenated_sizes(operands: Sequence[Sizes], axis: int) -> Value:
+    items = [item for operand in operands for item in operand.items]
+    firsts = itertools.accumulate((len(operand.items) for operand in operands), initial=0)
+    places = [operand.places + first for operand, first in zip(operands, firsts, strict=False)]
+    return move_sizes(
+        Sizes.vector(items, operands[0].dtype), lambda _: np.concatenate(places, axis)
+    )
 
 
 @converts("Split", accepts=Accepts.SIZES)
@@ -112,11 +122,13 @@ def slice_tensor(ctx: ConverterContext) -> Value:
     ctx = ctx.derive(inputs=InputList([ctx.inputs[0], *bounds]))
     ctx = ctx.derive(inputs=_with_known_length(ctx))
     sizes = read_symbolic([ctx.inputs[0]])
-    length = [tirx.IntImm("int64", len(sizes[0].items))] if sizes else None
-    dims = length or known_dims(ctx.tensor(0))
+    dims = known_dims(ctx.tensor(0))
+    if sizes:
+        dims = [tirx.IntImm("int64", size) for size in sizes[0].shape]
     slices = None if dims is None else _slices(ctx, dims)
-    if sizes and slices is not None and len(slices) == 1 and slices[0].is_constant:
-        return write_sizes(replace(sizes[0], items=list(slices[0].apply(sizes[0].items))))
+    if sizes and slices is not None and all(along.is_constant for along in slices):
+        constant = slices
+        return move_sizes(sizes[0], lambda places: _sliced(places, constant))
     data = ctx.tensor(0)
     if dims is None or slices is None or _is_static(ctx, slices, dims):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
@@ -126,6 +138,13 @@ def slice_tensor(ctx: ConverterContext) -> Value:
             data = ctx.bb.normalize(relax.op.flip(data, along.axis))
     slices = [along for along in slices if not along.is_whole]
     return _slice_flipped(ctx.bb, data, dims, slices) if slices else data
+
+
+def _sliced(array: npt.NDArray[np.int64], slices: Sequence[SymbolicSlice]) -> npt.NDArray[np.int64]:
+    for along in slices:
+        taken = along.apply(range(array.shape[along.axis]))
+        array = array.take(list(taken), along.axis)
+    return array
 
 
 def _as_vector(bound: Value | None) -> Value | None:

@@ -15,8 +15,9 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, sym, tirx
 
+from .affine import flat_index
 from .dataflow import with_body
-from .nests import substituted
+from .nests import nests_of, substituted
 from .ordered_copies import KEEPS_ORDER
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -105,10 +106,53 @@ def _keeps_order(kernel: tirx.PrimFunc) -> bool:
     counts = [reduce(mul, buffer.shape, tirx.IntImm("int64", 1)) for buffer in buffers]
     if not sym.Analyzer().can_prove_equal(*counts):
         return False
+    if _unravels(kernel):
+        return True
     try:
         return bool(relax.analysis.has_reshape_pattern(kernel))
     except tvm.error.InternalError:  # Sizes that are products are too much for its prover.
         return False
+
+
+def _unravels(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel reads, for each element, the indices of its place among all elements.
+
+    TOPI writes a reshape so: `place // size_2 // size_1 % size_0` and so on. TVM's prover gives up
+    on it where several axes of unknown size become one.
+    """
+    nests = nests_of(kernel)
+    if nests is None or len(nests) != 1 or nests[0].reduced:
+        return False
+    (nest,) = nests
+    load = nest.value
+    if not isinstance(load, ir.TensorLoad) or not load.source.same_as(kernel.params[0]):
+        return False
+    target = kernel.params[-1]
+    variables = [index for index in nest.indices if isinstance(index, ir.Var)]
+    if len(set(map(hash, variables))) < len(nest.spatial) or not nest.buffer.same_as(target):
+        return False
+    rest = flat_index(target.shape, nest.indices)
+    for size, index in zip(reversed(load.source.shape), reversed(load.indices), strict=True):
+        if not _is_digit(index, rest, size):
+            return False
+        rest = tirx.floordiv(rest, size)
+    return True
+
+
+def _is_digit(index: Any, place: Any, size: Any) -> bool:
+    """Whether an index is `place % size`."""
+    if isinstance(size, tirx.IntImm) and int(size) == 1:
+        return isinstance(index, tirx.IntImm) and int(index) == 0
+    if not isinstance(index, tirx.FloorMod) or not tvm_ffi.structural_equal(index.b, size):
+        return False
+    return _is_same(index.a, place)
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    """Whether two expressions are quotients of the same polynomial by the same sizes."""
+    if isinstance(left, tirx.FloorDiv) and isinstance(right, tirx.FloorDiv):
+        return bool(tvm_ffi.structural_equal(left.b, right.b)) and _is_same(left.a, right.a)
+    return bool(sym.Analyzer().can_prove_equal(left, right))
 
 
 def _with_variable_sizes(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

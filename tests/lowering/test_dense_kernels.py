@@ -622,6 +622,18 @@ def test_a_reshape_to_a_multiple_of_a_computed_size_is_a_view(stride: int) -> No
     assert module["main"].script().count("R.reshape") == 2
 
 
+def test_a_reshape_that_joins_axes_of_unknown_sizes_is_a_view() -> None:
+    text = """model (float[b, c, d, e] x) => (y) {
+        s = Shape (x) i = Constant <value_ints = [0, 1]> () j = Constant <value_ints = [2, 3]> ()
+        outer = Gather (s, i) inner = Gather (s, j)
+        p = ReduceProd (outer) q = ReduceProd (inner) t = Concat <axis = 0> (p, q)
+        r = Reshape (x, t) y = Softmax (r) }"""
+    check(text, {}, [{"b": 2, "c": 3, "d": 4, "e": 5}, {"b": 1, "c": 1, "d": 1, "e": 1}])
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, {})))
+    assert "R.reshape" in module.script()
+
+
 def test_an_empty_result_is_not_reshaped() -> None:
     """A size of 0 in `relax.reshape` stands for the size of the input on that axis."""
     text = """model (float[n, 3] x) => (y) {

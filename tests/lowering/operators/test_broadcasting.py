@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from .inputs import Load, check_sizes, random
+from .inputs import Load, check_sizes, output_dims, random
 
 
 def test_broadcasting_is_decided_at_run_time(imported: Load) -> None:
@@ -119,3 +119,30 @@ def test_sizes_that_do_not_broadcast_fail(
 )
 def test_factors_that_do_not_fit_fail(imported: Load, text: str, valid: Any, invalid: Any) -> None:
     check_sizes(imported(f"g ({text}"), valid, [invalid])
+
+
+def test_a_slice_of_a_table_has_the_size_that_it_is_added_to(imported: Load) -> None:
+    """The size `min(n, 4)` broadcasts to n, or the run fails."""
+    model = imported("""
+    g (float[b, n] x, float[4] table) => (float[b, n] y) {
+        s = Shape(x)
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        n = Gather(s, one)
+        part = Slice(table, zero, n)
+        y = Add(part, x)
+    }""")
+    assert output_dims(model) == ["b", "n"]
+    valid = [((2, size), (4,)) for size in (0, 1, 2, 4)]
+    check_sizes(model, valid, [((2, 5), (4,))])
+
+
+def test_a_slice_of_one_element_may_broadcast(imported: Load) -> None:
+    model = imported("""
+    g (float[n] x, float[1] table) => (float[n] y) {
+        n = Shape(x)
+        zero = Constant <value_ints = [0]> ()
+        part = Slice(table, zero, n)
+        y = Add(part, x)
+    }""")
+    check_sizes(model, [((size,), (1,)) for size in (0, 1, 5)], [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .inputs import Load, random
+from .inputs import Load, output_dims, random
 
 
 @pytest.mark.parametrize("shape", [[2, -1, 3], [0, 2, -1], [0, -1, 1], [8, 3, 1]])
@@ -54,3 +54,64 @@ def test_space_to_depth(imported: Load, mode: str) -> None:
     np.testing.assert_array_equal(model.run(x)[0], blocks.transpose(order).reshape(3, 8, 3, 2))
     with pytest.raises(Exception, match="match_cast error"):
         model.run(random(1, 2, 5, 4))
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (1, 1), (0, 4)])
+def test_tile_by_sizes(imported: Load, shape: tuple[int, int]) -> None:
+    model = imported("""
+    g (float[n, m] x) => (float[a, b] y, float[c, 6] z) {
+        s = Shape(x)
+        y = Tile(x, s)
+        fixed = Constant <value = float[1, 3] {1, 2, 3}> ()
+        zero = Constant <value_ints = [0]> ()
+        rows = Gather(s, zero)
+        two = Constant <value_ints = [2]> ()
+        times = Concat <axis = 0> (rows, two)
+        z = Tile(fixed, times)
+    }""")
+    assert output_dims(model) == ["n * n", "m * m"]
+    model.check(random(*shape))
+
+
+@pytest.mark.parametrize("times", [[1, 1], [2, 1], [0, 3], [3, 2]])
+def test_tile_by_an_input(imported: Load, times: list[int]) -> None:
+    model = imported("g (float[n, m] x, int64[2] r) => (float[a, b] y) { y = Tile(x, r) }")
+    model.check(random(2, 3), np.array(times))
+
+
+def test_an_inferred_size_is_a_product_of_others(imported: Load) -> None:
+    model = imported("""
+    g (float[b, 6, h, w] x) => (float[b, 2, c, k] y) {
+        s = Shape(x)
+        zero = Constant <value_ints = [0]> ()
+        batch = Gather(s, zero)
+        rest = Constant <value_ints = [2, -1]> ()
+        three = Constant <value_ints = [3]> ()
+        target = Concat <axis = 0> (batch, rest, three)
+        y = Reshape(x, target)
+    }""")
+    assert output_dims(model) == ["b", "2", "h * w", "3"]
+    for shape in ((2, 6, 3, 5), (1, 6, 1, 1), (3, 6, 1, 4)):
+        model.check(random(*shape))
+
+
+def test_a_size_that_an_exporter_rounds_towards_zero(imported: Load) -> None:
+    """A convolution rounds `(n - 1) / 2 + 1` down. The two differ where there are no columns."""
+    model = imported("""
+    g (float[b, 1, n] x, float[4, 1, 3] w) => (float[b, 2, 2, k] y) {
+        c = Conv <strides = [2], pads = [1, 1]> (x, w)
+        s = Shape(x)
+        zero = Constant <value_ints = [0]> ()
+        last = Constant <value_ints = [2]> ()
+        one = Constant <value_ints = [1]> ()
+        batch = Gather(s, zero)
+        n = Gather(s, last)
+        less = Sub(n, one)
+        half = Div(less, last)
+        columns = Add(half, one)
+        target = Concat <axis = 0> (batch, last, last, columns)
+        y = Reshape(c, target)
+    }""")
+    assert output_dims(model) == ["b", "2", "2", "(n - 1) // 2 + 1"]
+    for shape in ((2, 1, 7), (1, 1, 1), (0, 1, 4)):
+        model.check(random(*shape), random(4, 1, 3))

@@ -42,6 +42,12 @@ def test_sizes_stay_symbolic_through_arithmetic(imported: Load) -> None:
         ("y = GreaterOrEqual(a, two)", "bool"),
         ("y = Size(x)", "int64"),
         ("y = ReduceProd <keepdims = 0> (s)", "int64"),
+        ("y = ReduceMax <keepdims = 0> (s)", "int64"),
+        ("y = ReduceMin <keepdims = 0> (s)", "int64"),
+        ("y = ReduceSum <keepdims = 0> (s)", "int64"),
+        ("n = Cast <to = 6> (s) y = Size(n)", "int64"),
+        ("p = ReduceProd(s) y = Squeeze(p)", "int64"),
+        ("y = Transpose(a)", "int64"),
         ("y = Cast <to = 1> (a)", "float"),
         ("f = Cast <to = 1> (a) y = Sqrt(f)", "float"),
         ("y = Neg(a)", "int64"),
@@ -75,6 +81,15 @@ def test_scalars_computed_from_sizes(imported: Load, node: str, dtype: str) -> N
         "y = Transpose(s)",
         "c = Greater(s, order) y = Where(c, s, order)",
         "y = ReduceMax(s)",
+        "a = Gather(s, zeros) y = Reshape(a, last)",
+        "y = Reshape(s, zeros)",
+        "p = Reshape(s, row) y = Reshape(p, last)",
+        "p = Reshape(s, row) y = Squeeze(p, zeros)",
+        "p = Unsqueeze(s, zeros) q = Concat <axis = 0> (p, p) y = Gather <axis = 1> (q, zero)",
+        "p = Reshape(s, row) q = Neg(p) r = Add(q, order) y = ReduceMin <axes = [0], keepdims = 0> (r)",
+        "p = Reshape(s, row) q = Transpose(p) y = Reshape(q, last)",
+        "n = Cast <to = 6> (s) p = Reshape(n, row) q = Cast <to = 7> (p) y = Squeeze(q, zeros)",
+        "p = Reshape(s, row) q = ReduceSum(p) y = Squeeze(q, zeros)",
     ],
 )
 def test_vectors_of_sizes_feed_any_operator(imported: Load, node: str) -> None:
@@ -83,6 +98,9 @@ def test_vectors_of_sizes_feed_any_operator(imported: Load, node: str) -> None:
     g (float[n, m] x) => ({dtype}[k] y) {{
         order = Constant <value_ints = [1, 0]> ()
         zeros = Constant <value_ints = [0]> ()
+        zero = Constant <value_int = 0> ()
+        last = Constant <value_ints = [-1]> ()
+        row = Constant <value_ints = [1, -1]> ()
         s = Shape(x)
         {node}
     }}""")
@@ -110,3 +128,70 @@ def test_sizes_of_a_narrower_type_stay_symbolic(imported: Load) -> None:
     assert output_dims(model) == ["n", "3"]
     model.check(random(2, 3))
     model.check(random(1, 3))
+
+
+def test_a_matrix_of_sizes_stays_symbolic(imported: Load) -> None:
+    """PyTorch turns its list of amounts, last axis first, into that of ONNX so."""
+    model = imported("""
+    g (float[n, m] x) => (float[a, b] y) {
+        zeros = Constant <value_ints = [0, 0]> ()
+        pair = Constant <value_ints = [-1, 2]> ()
+        flat = Constant <value_ints = [-1]> ()
+        first = Constant <value_ints = [0]> ()
+        least = Constant <value_ints = [-9223372036854775807]> ()
+        one = Constant <value_ints = [1]> ()
+        two = Constant <value_ints = [2]> ()
+        s = Shape(x)
+        columns = Gather(s, one)
+        less = Sub(columns, one)
+        amounts = Concat <axis = 0> (two, less, zeros)
+        rows = Reshape(amounts, pair)
+        backwards = Slice(rows, flat, least, first, flat)
+        turned = Transpose <perm = [1, 0]> (backwards)
+        pads = Reshape(turned, flat)
+        same = Cast <to = 7> (pads)
+        y = Pad(x, same)
+    }""")
+    assert output_dims(model) == ["n", "m * 2 + 1"]
+    for shape in ((2, 5), (3, 1), (0, 2)):
+        model.check(random(*shape))
+
+
+def test_sizes_reach_operators_that_take_tensors(imported: Load) -> None:
+    model = imported("""
+    g (float[n] x) => (float[k] y, int64[k] places) {
+        s = Shape(x)
+        most = Constant <value_ints = [3]> ()
+        both = Concat <axis = 0> (s, most)
+        least = ReduceMin <keepdims = 0> (both)
+        flat = Constant <value_ints = [-1]> ()
+        k = Reshape(least, flat)
+        y, places = TopK(x, k)
+    }""")
+    assert output_dims(model) == ["T.min(n, 3)"]
+    for size in (0, 1, 3, 7):
+        model.check(random(size))
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "dims"),
+    [("0.0", "1.0", ["m"]), ("1.0", "1.0", None), ("0.0", "0.5", None), ("0.0", "-1.0", None)],
+)
+@pytest.mark.parametrize("to", ["float", "double"])
+def test_a_range_below_a_size_in_floats(
+    imported: Load, first: str, step: str, dims: list[str] | None, to: str
+) -> None:
+    """Detectors count the columns of a map in floats, as the centres of their anchors."""
+    model = imported(f"""
+    g (float[n, m] x) => ({to}[k] y) {{
+        s = Shape(x)
+        one = Constant <value_int = 1> ()
+        columns = Gather(s, one)
+        limit = Cast <to = {1 if to == "float" else 11}> (columns)
+        first = Constant <value = {to} {{{first}}}> ()
+        step = Constant <value = {to} {{{step}}}> ()
+        y = Range(first, limit, step)
+    }}""")
+    assert dims is None or output_dims(model) == dims
+    for columns in (0, 1, 2, 9):
+        model.check(random(2, columns))

@@ -1,0 +1,105 @@
+"""Einsum, as a product of matrices where it is one."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from ...rewrite.facts.einsum import einsum_letters
+from ..values import Value, fresh_dim
+from .accumulation import accumulate_in_float32
+from .broadcasting import ONE, broadcast_dims, broadcast_to, known_dims, match_dims
+from .registry import ConverterContext, converts
+
+
+@converts("Einsum")
+@accumulate_in_float32
+def einsum(ctx: ConverterContext) -> Value:
+    """Einsum, see https://onnx.ai/onnx/operators/onnx__Einsum.html.
+
+    Operands are broadcast first along a letter whose sizes may differ: TVM takes one of them for
+    all, and onnxruntime broadcasts a size of 1.
+    """
+    letters = einsum_letters(ctx.attr("equation"))
+    shapes = [known_dims(value) for value in ctx.inputs]
+    operands = [] if letters is None else letters[0]
+    if letters is None or [len(names) for names in operands] != [
+        None if shape is None else len(shape) for shape in shapes
+    ]:
+        return ctx.by_tvm()
+    sizes: dict[str, list[Any]] = {}
+    for names, shape in zip(operands, shapes, strict=True):
+        for letter, size in zip(names, shape or (), strict=True):
+            sizes.setdefault(letter, []).append([size])
+    common = {letter: broadcast_dims(found)[0] for letter, found in sizes.items()}
+    # A symbol replaces each choice between two sizes: TVM derives no shape from choices.
+    named = {c: fresh_dim(c) if isinstance(d, tirx.Select) else d for c, d in common.items()}
+    aligned = []
+    for value, names in zip(ctx.inputs, operands, strict=True):
+        whole = broadcast_to(ctx.bb, value, [common[letter] for letter in names])
+        aligned.append(match_dims(ctx.bb, whole, [named[letter] for letter in names]))
+    product = _as_product(ctx, aligned, operands, letters[1], named)
+    return ctx.by_tvm(aligned) if product is None else product
+
+
+def _as_product(
+    ctx: ConverterContext,
+    values: Sequence[Value],
+    operands: Sequence[str],
+    result: str,
+    sizes: Mapping[str, Any],
+) -> Value | None:
+    """An Einsum of two operands as a product of matrices; None where it is none.
+
+    A letter of both operands is an axis of the stack of matrices if the result has it, and of the
+    summed axis otherwise. The rows are the other letters of the left operand, and the columns those
+    of the right one.
+    """
+    if len(operands) != 2 or any(len(set(names)) < len(names) for names in (*operands, result)):
+        return None
+    left, right = operands
+    stack = [letter for letter in result if letter in left and letter in right]
+    rows = [letter for letter in result if letter not in right]
+    columns = [letter for letter in result if letter not in left]
+    summed = [letter for letter in left if letter in right and letter not in result]
+    of_one = [c for c in set(left) ^ set(right) if c not in result]
+    if of_one or not (rows and columns and summed):
+        return None
+    ends = (rows, columns), (columns, rows)
+    if len(summed) == 1 and any(result[-2] in a and result[-1] in b for a, b in ends):
+        return None  # The kernel for such a product reads the operands where they are.
+    factors = (
+        _with_axes(ctx.bb, value, names, [*([letter] for letter in stack), *groups], sizes)
+        for value, names, groups in zip(
+            values, operands, ([rows, summed], [summed, columns]), strict=True
+        )
+    )
+    product = ctx.apply("MatMul", *factors)
+    order = [*stack, *rows, *columns]
+    if len(rows) + len(columns) > 2:
+        shape = relax.ShapeExpr([sizes[letter] for letter in order])
+        product = ctx.bb.normalize(relax.op.reshape(product, shape))
+    return _permuted(ctx.bb, product, order, result)
+
+
+def _with_axes(
+    bb: Any, value: Value, names: str, groups: Sequence[Sequence[str]], sizes: Mapping[str, Any]
+) -> Value:
+    """An operand with one axis for each group of letters."""
+    permuted = _permuted(bb, value, names, [letter for group in groups for letter in group])
+    if all(len(group) == 1 for group in groups):
+        return permuted
+    shape = [functools.reduce(operator.mul, (sizes[c] for c in group), ONE) for group in groups]
+    return bb.normalize(relax.op.reshape(permuted, relax.ShapeExpr(shape)))
+
+
+def _permuted(bb: Any, value: Value, names: Sequence[str], wanted: Sequence[str]) -> Value:
+    """A tensor with the axes `names` in another order."""
+    if list(names) == list(wanted):
+        return value
+    axes = [names.index(letter) for letter in wanted]
+    return bb.normalize(relax.op.permute_dims(value, axes))

@@ -1,0 +1,50 @@
+"""Einsum against onnxruntime: one module for all sizes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from .inputs import Load, random
+
+
+def test_an_einsum_broadcasts_a_size_of_one(imported: Load) -> None:
+    model = imported("""
+    g (float[B, T] a, float[4, 3] b, float[S, 2] c) => (float[B, 3] y, float[B, 2] z) {
+        y = Einsum <equation = "bi,ij->bj"> (a, b)
+        z = Einsum <equation = "bi,ij"> (a, c)
+    }""")
+    for rows, inner, other in ((2, 4, 4), (2, 1, 4), (1, 4, 1), (0, 4, 4), (3, 1, 1)):
+        model.check(random(rows, inner), random(4, 3), random(other, 2))
+
+
+@pytest.mark.parametrize(
+    ("equation", "is_rearranged"),
+    [
+        ("bhid,bhjd->bhij", False),
+        ("bhij,bjhd->bihd", True),
+        ("bihk,biok->bohi", True),
+        ("bki,bkj->jbi", True),
+        ("abkl,ckl->cab", True),
+        ("bij,bj->bi", False),
+        ("i,j->ij", False),
+        ("bij,bij->bij", False),
+        ("bij,jk->bk", False),
+        ("iik,kj->ij", False),
+    ],
+)
+def test_products_of_any_order_of_axes(imported: Load, equation: str, is_rearranged: bool) -> None:
+    operands, result = equation.split("->")
+    left, right = operands.split(",")
+    model = imported(f"""
+    g (float[{", ".join(left)}] a, float[{", ".join(right)}] b)
+        => (float[{", ".join(result)}] y) {{ y = Einsum <equation = "{equation}"> (a, b) }}""")
+    assert bool(re.search(r"R\.matmul", model.module.script())) == is_rearranged
+    # onnxruntime divides by a size of 0, and dies.
+    for base in (3, 1, 0):
+        sizes = {letter: base + k * (base > 1) for k, letter in enumerate(sorted({*left, *right}))}
+        a, b = (random(*(sizes[letter] for letter in names)) for names in (left, right))
+        (y,) = model.run(a, b)
+        np.testing.assert_allclose(y, np.einsum(equation, a, b), rtol=1e-5, atol=1e-5)
