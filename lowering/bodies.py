@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..rewrite.graph.ir import Graph, Node, Tensor, named_bodies
@@ -63,7 +63,7 @@ def read_body(graph: Graph, path: str = "") -> Body:
         if tensor not in defined:
             captured[tensor] = None
 
-    for position, node in enumerate(graph.nodes):
+    for position, node in enumerate(_with_late_sizes(graph)):
         step = Step(node, _bodies(node, path))
         body.steps.append(step)
         for tensor in node.inputs:
@@ -77,6 +77,51 @@ def read_body(graph: Graph, path: str = "") -> Body:
         use(tensor, len(graph.nodes))
     body.captures.extend(captured)
     return body
+
+
+_ON_SIZES = frozenset(
+    {
+        "Add", "Cast", "Concat", "Div", "Gather", "Identity", "Max", "Min", "Mod", "Mul", "Neg",
+        "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze",
+    }
+)  # fmt: skip
+"""Operators that compute sizes from sizes."""
+
+
+def _with_late_sizes(graph: Graph) -> Iterator[Node]:
+    """The nodes in order, but those that compute sizes only right before a node that reads them.
+
+    By then the function has tensors of these sizes, see `derived_sizes`: exporters compute all
+    sizes first.
+    """
+    waiting: dict[Tensor, Node] = {}
+    constants: set[Tensor] = set(graph.initializers)
+    of_sizes: set[Tensor] = set()
+
+    def released(tensors: Iterable[Tensor]) -> Iterator[Node]:
+        stack = [waiting[tensor] for tensor in tensors if tensor in waiting]
+        while stack:
+            before = [waiting[tensor] for tensor in stack[-1].inputs if tensor in waiting]
+            if before:
+                stack += before
+                continue
+            node = stack.pop()
+            waited = [waiting.pop(tensor, None) for tensor in node.outputs]
+            if any(waited):
+                yield node
+
+    for node in graph.nodes:
+        given = [tensor for tensor in node.inputs if tensor.name and tensor not in constants]
+        computes_sizes = node.op in _ON_SIZES and of_sizes.issuperset(given)
+        if not node.domain and (computes_sizes or node.op in ("Shape", "Size")):
+            of_sizes.update(node.outputs)
+            waiting.update(dict.fromkeys(node.outputs, node))
+            continue
+        if node.op == "Constant":
+            constants.update(node.outputs)
+        yield from released(list(waiting) if named_bodies(node) else node.inputs)
+        yield node
+    yield from released(list(waiting))
 
 
 def _bodies(node: Node, path: str) -> dict[str, Body]:

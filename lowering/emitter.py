@@ -146,7 +146,8 @@ class Emitter:
             inputs = InputList(
                 [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
             )
-            value = converter.convert(ConverterContext(self.bb, node.op, inputs, named))
+            ctx = ConverterContext(self.bb, node.op, inputs, named, scope.derived)
+            value = converter.convert(ctx)
             return self._outputs(frame, node, value)
         except Exception as error:  # TVM's converters raise built-in errors of all kinds.
             given = [frame.values[t] if t.name else None for t in node.inputs]

@@ -18,6 +18,7 @@ from tvm import relax
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Tensor
 from .bodies import Body
+from .derived_sizes import DerivedSizes
 from .known_sizes import KnownSizes
 from .tvm_onnx import EmptyOptional
 from .values import Constant, ListValue, Sizes, Value, as_tensor, flatten, is_prim
@@ -43,6 +44,7 @@ class Scope:
     def __init__(self, bb: Any, facts: Facts | None = None) -> None:
         self.bb = bb
         self.sizes = KnownSizes(facts)
+        self.derived = DerivedSizes()
         self._frames: list[Frame] = []
         self._local: list[tuple[Frame, Tensor]] = []
         """Tensors bound since the segment began to values that end with it."""
@@ -65,6 +67,7 @@ class Scope:
         """Make a value that of a tensor of a graph."""
         frame.values[tensor] = value
         self.sizes.learn(tensor, value)
+        self.derived.learn(value)
         leaves = [value] if isinstance(value, relax.Var) else flatten([value])
         if any(map(_ends_with_segment, leaves)):
             self._local.append((frame, tensor))

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
-from tvm import relax, sym, te, tirx
+from tvm import ir, relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..derived_sizes import ANY_SIZE
 from ..values import Value, as_int, fresh_dim, match
 from .registry import ConverterContext
 
@@ -66,7 +67,7 @@ def _broadcast_dim(left: Any, right: Any, analyzer: Any) -> Any:
     if second is not None:
         return right
     for size, other in ((left, right), (right, left)):
-        if _is_clipped(other, size):
+        if _is_clipped(other, size) or _is_always(other, size):
             return size
     return tirx.Select(left == 1, right, left)
 
@@ -82,6 +83,43 @@ def _is_clipped(clipped: Any, size: Any) -> bool:
     return len(limits) == 1 and (as_int(limits[0]) or 0) > 1
 
 
+_MOST_CASES = 8
+
+
+def _is_always(size: Any, symbol: Any) -> bool:
+    """Whether a size that depends on `max(symbol - n, 0)` is the symbol, case by case.
+
+    TVM does not prove that `max(2*t - max(t - 1, 0) - 1, 0)` is t.
+    """
+    if not ir.is_prim_var(symbol):
+        return False
+    simplify = sym.Analyzer().simplify
+    found: set[int] = set()
+
+    def visit(largest: Any) -> None:
+        for part in (largest.a, largest.b):
+            found.add(as_int(simplify(symbol - part)) or 0)
+
+    tvm_ffi.structural_walk(size, (tirx.Max, visit))
+    most = max(found, default=0)
+    if not 0 < most <= _MOST_CASES:
+        return False
+    rest = tirx.Var("rest", "int64")
+    analyzer = sym.Analyzer()
+    analyzer.bind(rest, ANY_SIZE)
+    # Each number below the largest n, and all from there on.
+    cases = [*(tirx.IntImm("int64", number) for number in range(most)), rest + most]
+
+    def holds(case: Any) -> bool:
+        def replace(variable: Any) -> Any:
+            return case if variable.same_as(symbol) else variable
+
+        in_case = tvm_ffi.structural_map(size, (ir.Var, replace), order="post")
+        return bool(analyzer.can_prove_equal(in_case, case))
+
+    return all(map(holds, cases))
+
+
 def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
     """A tensor of known shape, broadcast to a shape that `broadcast_dims` returned.
 
@@ -90,7 +128,10 @@ def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
     analyzer = sym.Analyzer()
     dims = known_dims(tensor) or []
     own_axes = shape[len(shape) - len(dims) :]
-    dims = [out if _is_clipped(own, out) else own for own, out in zip(dims, own_axes, strict=True)]
+    dims = [
+        out if _is_clipped(own, out) or _is_always(own, out) else own
+        for own, out in zip(dims, own_axes, strict=True)
+    ]
     tensor = match_dims(bb, tensor, dims)
     pairs = list(zip(_pad_rank(dims, len(shape)), shape, strict=True))
     if all(analyzer.can_prove_equal(own, out) for own, out in pairs) and len(dims) == len(shape):

@@ -17,7 +17,6 @@ from .broadcasting import ZERO, broadcast_to, dims_of
 from .registry import Accepts, ConverterContext, converts
 from .sizes import (
     call_behind,
-    is_nonnegative,
     read_sizes,
     read_symbolic,
     size_of,
@@ -77,7 +76,7 @@ def create_range(ctx: ConverterContext) -> Value:
         return ctx.by_tvm()
     distance = limit - start if stride > 0 else start - limit
     length = sym.Analyzer().simplify(tirx.floordiv(distance + (abs(stride) - 1), abs(stride)))
-    if not is_nonnegative(length):
+    if not ctx.derived.is_nonnegative(length):
         length = tirx.max(length, ZERO)
     positions = ctx.bb.normalize(relax.op.arange(0, length, 1, "int64"))
     if stride != 1:
@@ -106,7 +105,7 @@ def _counted_in_floats(ctx: ConverterContext) -> Value | None:
     if dtype not in _EXACT or cast is None or cast.op != _ASTYPE:
         return None
     sizes = sizes_behind(bb, cast.args[0])
-    if sizes is None or len(sizes) != 1 or not is_nonnegative(sizes[0]):
+    if sizes is None or len(sizes) != 1 or not ctx.derived.is_nonnegative(sizes[0]):
         return None
     excess = bb.emit(relax.ShapeExpr([tirx.max(sizes[0] - _EXACT[dtype], ZERO)]))
     bb.match_cast(excess, relax.ShapeType([ZERO]))

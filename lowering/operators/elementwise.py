@@ -85,7 +85,10 @@ def arithmetic(ctx: ConverterContext) -> Value:
     """Add, Sub, Mul, Div, Min and Max."""
     operands = read_symbolic(ctx.inputs)
     if operands:
-        compute = functools.partial(map_sizes, _ARITHMETIC[ctx.op_type])
+        function = _ARITHMETIC[ctx.op_type]
+        if ctx.op_type == "Div":
+            function = functools.partial(_divide_sizes, ctx)
+        compute = functools.partial(map_sizes, function)
         return write_sizes(functools.reduce(compute, operands))
     of_tensors = ctx.derive(inputs=ctx.tensors())
     choose = _EXTREMES.get(ctx.op_type)
@@ -97,6 +100,19 @@ def arithmetic(ctx: ConverterContext) -> Value:
     if choose is None:
         return convert_broadcast(of_tensors)
     return functools.reduce(functools.partial(_extreme, ctx.bb, choose), of_tensors.inputs)
+
+
+def _divide_sizes(ctx: ConverterContext, left: Any, right: Any) -> Any:
+    """The quotient of sizes, rounded down where that of a tensor is. The run checks that it is the
+    same, rounded towards 0.
+    """
+    quotient = divide(left, right)
+    rounded = ctx.derived.rounded_down(left, right) if isinstance(quotient, tirx.Div) else None
+    if rounded is None:
+        return quotient
+    difference = ctx.bb.emit(relax.ShapeExpr([quotient - rounded]))
+    ctx.bb.match_cast(difference, relax.ShapeType([tirx.IntImm("int64", 0)]))
+    return rounded
 
 
 def _is_narrow_integer(value: Value) -> bool:

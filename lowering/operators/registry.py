@@ -15,13 +15,14 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy.typing as npt
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
+from ..derived_sizes import DerivedSizes
 from ..tvm_onnx import InputList, operators
 from ..tvm_onnx import converter as tvm_converter
 from ..values import Constant, Value, as_tensor, is_tensor
@@ -62,6 +63,8 @@ class ConverterContext:
     """The inputs in the order of the operator's specification; None where one is omitted."""
     attrs: dict[str, Any]
     """The attributes that the node has, and under "tvm_custom" what TVM's converters read."""
+    derived: DerivedSizes = field(default_factory=DerivedSizes)
+    """The sizes of the tensors that the function has already."""
 
     @property
     def opset(self) -> int:

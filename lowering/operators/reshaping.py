@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
@@ -52,8 +51,7 @@ def reshape(ctx: ConverterContext) -> Value:
         return _reshape_sizes(sizes[0], target.tolist(), bool(ctx.attr("allowzero", 0)))
     data, wanted = ctx.tensor(0), read_sizes(ctx.inputs[1])
     if wanted is not None:
-        wanted = _with_inferred_size(wanted, known_dims(data), bool(ctx.attr("allowzero", 0)))
-        shape = _rounded_down(ctx.bb, data, wanted)
+        shape = _with_inferred_size(wanted, known_dims(data), bool(ctx.attr("allowzero", 0)))
         result = ctx.bb.normalize(ctx.by_tvm([data, shape]))
         _check_count(ctx.bb, data, known_dims(result))
         return result
@@ -71,64 +69,65 @@ def _reshape_sizes(sizes: Sizes, target: list[int], allow_zero: bool) -> Value:
     return move_sizes(sizes, lambda places: places.reshape(target))
 
 
-def _with_inferred_size(shape: Sizes, dims: Sequence[Any] | None, allow_zero: bool) -> Sizes:
+def _with_inferred_size(shape: Sizes, dims: Sequence[Any] | None, allow_zero: bool) -> Value:
     """A shape with a size in place of its -1, if that is a product of some sizes of the data.
 
     TVM divides the number of elements instead, and proves little about quotients of products.
     """
-    inferred = [place for place, item in enumerate(shape.items) if as_int(item) == -1]
-    if dims is None or len(inferred) != 1:
-        return shape
     items = list(shape.items)
-    if not allow_zero:
-        items[: len(dims)] = [
-            own if as_int(item) == 0 else item for item, own in zip(items, dims, strict=False)
-        ]
-    rest = list(dims)
-    number = 1
-    for place, item in enumerate(items):
-        equal = [k for k, size in enumerate(rest) if tvm_ffi.structural_equal(size, item)]
-        if place == inferred[0]:
-            continue
-        if equal:
-            del rest[equal[0]]
-        elif as_int(item):
-            number *= int(item)
-        else:
-            return shape
-    numbers = math.prod(int(size) for size in rest if as_int(size) is not None)
-    if numbers % number:
-        return shape
-    symbolic = [size for size in rest if as_int(size) is None]
-    factor = tirx.IntImm("int64", numbers // number)
-    items[inferred[0]] = functools.reduce(operator.mul, symbolic, factor)
-    return replace(shape, items=items)
-
-
-def _rounded_down(bb: Any, data: Value, shape: Sizes) -> Value:
-    """A shape with quotients rounded down, as those in the sizes of convolutions, if it then has as
-    many elements as the data.
-
-    ONNX rounds towards 0, and exporters write `(n - 1) / 2 + 1`: the two differ for n = 0. The run
-    checks that they are the same.
-    """
-
-    def floor(quotient: Any) -> Any:
-        return tirx.floordiv(quotient.a, quotient.b)
-
-    items = [tvm_ffi.structural_map(item, (tirx.Div, floor), order="post") for item in shape.items]
-    dims = known_dims(data)
-    is_same = dims is None or all(map(tvm_ffi.structural_equal, items, shape.items))
-    if is_same or not _counts_are_equal(dims or [], items):
+    if dims is None:
         return write_sizes(shape)
-    given = bb.emit(relax.ShapeExpr(shape.items))
-    bb.match_cast(given, relax.ShapeType(items))
-    return write_sizes(Sizes.vector(items))
+    if not allow_zero:
+        pairs = zip(items, dims, strict=False)
+        items[: len(dims)] = [own if as_int(item) == 0 else item for item, own in pairs]
+    inferred = [place for place, item in enumerate(items) if as_int(item) == -1]
+    if len(inferred) != 1:
+        return write_sizes(shape)
+    number, rest = _factors(dims)
+    divisor, taken = _factors([item for item in items if as_int(item) != -1])
+    rest, missing = _without_common(rest, taken)
+    if missing or divisor == 0 or number % divisor:
+        return write_sizes(shape)
+    size = functools.reduce(operator.mul, rest, ONE) * (number // divisor)
+    items[inferred[0]] = sym.Analyzer().simplify(size)
+    return write_sizes(replace(shape, items=items))
+
+
+def _factors(sizes: Sequence[Any]) -> tuple[int, list[Any]]:
+    """The number and the other factors whose product is that of sizes."""
+    number, others = 1, []
+    waiting = list(sizes)
+    while waiting:
+        size = waiting.pop(0)
+        if as_int(size) is not None:
+            number *= int(size)
+        elif isinstance(size, tirx.Mul):
+            waiting[:0] = [size.a, size.b]
+        else:
+            others.append(size)
+    return number, others
+
+
+def _without_common(left: Sequence[Any], right: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Two lists of factors without those that both have."""
+    rest, missing = list(left), []
+    for factor in right:
+        places = [k for k, own in enumerate(rest) if tvm_ffi.structural_equal(own, factor)]
+        if places:
+            del rest[places[0]]
+        else:
+            missing.append(factor)
+    return rest, missing
 
 
 def _counts_are_equal(left: Sequence[Any], right: Sequence[Any]) -> bool:
     """Whether two shapes are known to have the same number of elements."""
-    counts = (functools.reduce(operator.mul, sizes, ONE) for sizes in (left, right))
+    (number, factors), (other, others) = _factors(left), _factors(right)
+    rest = _without_common(factors, others)
+    counts = (
+        functools.reduce(operator.mul, each, ONE) * count
+        for each, count in zip(rest, (number, other), strict=True)
+    )
     return bool(sym.Analyzer().can_prove_equal(*counts))
 
 

@@ -16,6 +16,7 @@ import tvm
 from tvm import ir, relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..derived_sizes import is_nonnegative
 from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, is_prim, is_tensor
 from .broadcasting import known_dims
 from .registry import ConverterContext
@@ -25,9 +26,6 @@ _TYPES = ("int64", "int32")
 
 _RESHAPE = ir.Op.get("relax.reshape")
 _SHAPE_TO_TENSOR = ir.Op.get("relax.shape_to_tensor")
-
-ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
-"""More than any memory holds, and few enough that the sums of sizes do not overflow."""
 
 _LONGEST = 64
 """A longer constant is data, not sizes."""
@@ -116,19 +114,6 @@ def divide(left: Any, right: Any) -> Any:
     if is_nonnegative(left) and is_nonnegative(right):
         return tirx.floordiv(left, right)
     return tirx.truncdiv(left, right)
-
-
-def is_nonnegative(item: Any) -> bool:
-    """Whether an integer is known not to be negative. Symbols are sizes, so not negative."""
-    number = as_int(item)
-    if number is not None:
-        return number >= 0
-    if tvm.ir.is_prim_var(item):
-        return True
-    analyzer = sym.Analyzer()
-    for symbol in tirx.analysis.undefined_vars(item):
-        analyzer.bind(symbol, ANY_SIZE)
-    return int(analyzer.const_int_bound(item).min_value) >= 0
 
 
 def may_be_zero(size: Any) -> bool:

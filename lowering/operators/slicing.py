@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tvm import relax, sym, tirx
 
 from ...rewrite.facts.slices import END
+from ..derived_sizes import DerivedSizes
 from ..small_kernels import range_along
 from ..tvm_onnx import InputList
 from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, match
@@ -29,7 +30,7 @@ from .broadcasting import (
     require_size,
 )
 from .registry import Accepts, ConverterContext, converts
-from .sizes import is_nonnegative, move_sizes, read_sizes, read_symbolic, sizes_of
+from .sizes import move_sizes, read_sizes, read_symbolic, sizes_of
 
 _LAST_PART_MAY_BE_SMALLER = 18
 """The opset since which equal parts of a Split need not add up to the axis."""
@@ -164,6 +165,8 @@ class SymbolicSlice:
     step: int
     is_position: tuple[bool, bool]
     """Whether the start and the end were computed by the run, as positions; see `_positions`."""
+    derived: DerivedSizes
+    """The sizes of the tensors that the function has already."""
 
     @property
     def is_constant(self) -> bool:
@@ -202,6 +205,9 @@ class SymbolicSlice:
             return start, end
         return start, analyzer.simplify(tirx.max(start, end))
 
+    def _is_nonnegative(self, item: Any) -> bool:
+        return self.derived.is_nonnegative(sym.Analyzer().simplify(item))
+
     def _is_ordered(self, start: Any, end: Any, size: Any) -> bool:
         """Whether the end is known not to be before the start."""
         if end is size:
@@ -209,7 +215,7 @@ class SymbolicSlice:
         first, last = as_int(self.start), as_int(self.end)
         if first is not None and last is not None and self.step > 0:
             return last >= END or first <= last < 0 or 0 <= first <= last
-        return not any(self.is_position) and is_nonnegative(sym.Analyzer().simplify(end - start))
+        return not any(self.is_position) and self._is_nonnegative(end - start)
 
     def _position(self, bound: Any, size: Any, *, is_end: bool) -> Any:
         """A bound of a forward slice as a position from 0 to the size."""
@@ -220,12 +226,14 @@ class SymbolicSlice:
             return size
         if number == 0:
             return ZERO
-        return tirx.max(size + bound, ZERO) if number < 0 else tirx.min(bound, size)
+        if number > 0:
+            return tirx.min(bound, size)
+        return size + bound if self._is_nonnegative(size + bound) else tirx.max(size + bound, ZERO)
 
     def _symbolic_position(self, bound: Any, size: Any) -> Any:
-        if not is_nonnegative(bound):
+        if not self._is_nonnegative(bound):
             bound = tirx.max(tirx.Select(bound < 0, bound + size, bound), ZERO)
-        elif is_nonnegative(sym.Analyzer().simplify(size - bound)):
+        elif self._is_nonnegative(size - bound):
             return bound
         return tirx.min(bound, size)
 
@@ -339,7 +347,7 @@ def _slices(ctx: ConverterContext, dims: Sequence[Any]) -> list[SymbolicSlice] |
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     rows = zip(axes, starts, ends, steps, strict=True)
-    return [SymbolicSlice(*row, is_position) for row in rows]
+    return [SymbolicSlice(*row, is_position, ctx.derived) for row in rows]
 
 
 def _positions(

@@ -195,3 +195,72 @@ def test_a_range_below_a_size_in_floats(
     assert dims is None or output_dims(model) == dims
     for columns in (0, 1, 2, 9):
         model.check(random(2, columns))
+
+
+DERIVED = """
+    g (float[b, 1, n] x, float[4, 1, 3] w, float[4, 4, 2] v) => (float[b, 4, k] y) {{
+        s = Shape(x)
+        last = Constant <value_int = 2> ()
+        one = Constant <value_int = 1> ()
+        three = Constant <value_int = 3> ()
+        n = Gather(s, last)
+        less = Sub(n, three)
+        half = Div(less, last)
+        c = Conv <strides = [2]> (x, w)
+        zero = Constant <value_int = 0> ()
+        flat = Constant <value_ints = [-1]> ()
+        {}
+    }}"""
+"""A convolution of `(n - 3) // 2 + 1` columns, and `half`, which is computed before it."""
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size"),
+    [
+        (
+            "k = Add(half, one) f = Range(zero, k, one) g = Cast <to = 1> (f) y = Add(c, g)",
+            "(n - 3) // 2 + 1",
+        ),
+        (
+            "less2 = Sub(half, one) fourth = Div(less2, last) d = Conv <strides = [2]> (c, v) "
+            "k = Add(fourth, one) f = Range(zero, k, one) g = Cast <to = 1> (f) y = Mul(d, g)",
+            "(n - 5) // 4 + 1",
+        ),
+        (
+            "far = Constant <value_ints = [-1]> () z = Constant <value_ints = [0]> () "
+            "two = Constant <value_ints = [2]> () d = Conv <pads = [1, 1]> (c, v) "
+            "e = Slice(d, z, far, two) y = Sub(e, c)",
+            None,
+        ),
+    ],
+)
+def test_sizes_of_convolutions_computed_anew(imported: Load, nodes: str, size: str | None) -> None:
+    """Where no column is left, Div rounds another way, and the run fails."""
+    model = imported(DERIVED.format(nodes))
+    if size is not None:
+        assert output_dims(model) == ["b", "4", size]
+    assert "T.Select" not in model.module["main"].script()
+    for columns in (7, 9, 16):
+        model.check(random(2, 1, columns), random(4, 1, 3), random(4, 4, 2))
+
+
+def test_a_slice_that_always_has_the_size_of_an_axis(imported: Load) -> None:
+    """Relative attention selects t of 2t - 1 positions, from t - 1 on."""
+    model = imported("""
+    g (float[t] x) => (float[t] y) {
+        t = Shape(x)
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        two = Constant <value_ints = [2]> ()
+        less = Sub(t, one)
+        double = Mul(t, two)
+        most = Sub(double, one)
+        places = Expand(zero, most)
+        end = Constant <value_ints = [9223372036854775807]> ()
+        part = Slice(places, less, end)
+        values = Cast <to = 1> (part)
+        y = Add(x, values)
+    }""")
+    assert output_dims(model) == ["t"]
+    for size in (1, 2, 5):
+        model.check(random(size))
