@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..rewrite.graph.ir import Graph, Node, Tensor, named_bodies
@@ -63,8 +63,9 @@ def read_body(graph: Graph, path: str = "") -> Body:
         if tensor not in defined:
             captured[tensor] = None
 
-    for position, node in enumerate(_with_late_sizes(graph)):
-        step = Step(node, _bodies(node, path))
+    steps = [Step(node, _bodies(node, path)) for node in graph.nodes]
+    for position, step in enumerate(_with_late_sizes(graph, steps)):
+        node = step.node
         body.steps.append(step)
         for tensor in node.inputs:
             if tensor.name:
@@ -79,48 +80,50 @@ def read_body(graph: Graph, path: str = "") -> Body:
     return body
 
 
-_ON_SIZES = frozenset(
+SIZE_OPERATORS = frozenset(
     {
         "Add", "Cast", "Concat", "Div", "Gather", "Identity", "Max", "Min", "Mod", "Mul", "Neg",
-        "Reshape", "Slice", "Squeeze", "Sub", "Unsqueeze",
+        "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Sub",
+        "Transpose", "Unsqueeze",
     }
 )  # fmt: skip
 """Operators that compute sizes from sizes."""
 
 
-def _with_late_sizes(graph: Graph) -> Iterator[Node]:
-    """The nodes in order, but those that compute sizes only right before a node that reads them.
+def _with_late_sizes(graph: Graph, steps: Sequence[Step]) -> Iterator[Step]:
+    """The steps in order, with computations of sizes moved to before their first reader.
 
-    By then the function has tensors of these sizes, see `derived_sizes`: exporters compute all
-    sizes first.
+    By then tensors of these sizes exist, see `derived_sizes`; exporters compute sizes first.
     """
-    waiting: dict[Tensor, Node] = {}
+    waiting: dict[Tensor, Step] = {}
     constants: set[Tensor] = set(graph.initializers)
     of_sizes: set[Tensor] = set()
 
-    def released(tensors: Iterable[Tensor]) -> Iterator[Node]:
+    def released(tensors: Iterable[Tensor]) -> Iterator[Step]:
         stack = [waiting[tensor] for tensor in tensors if tensor in waiting]
         while stack:
-            before = [waiting[tensor] for tensor in stack[-1].inputs if tensor in waiting]
+            before = [waiting[tensor] for tensor in stack[-1].node.inputs if tensor in waiting]
             if before:
                 stack += before
                 continue
-            node = stack.pop()
-            waited = [waiting.pop(tensor, None) for tensor in node.outputs]
+            step = stack.pop()
+            waited = [waiting.pop(tensor, None) for tensor in step.node.outputs]
             if any(waited):
-                yield node
+                yield step
 
-    for node in graph.nodes:
+    for step in steps:
+        node = step.node
         given = [tensor for tensor in node.inputs if tensor.name and tensor not in constants]
-        computes_sizes = node.op in _ON_SIZES and of_sizes.issuperset(given)
+        computes_sizes = node.op in SIZE_OPERATORS and of_sizes.issuperset(given)
         if not node.domain and (computes_sizes or node.op in ("Shape", "Size")):
             of_sizes.update(node.outputs)
-            waiting.update(dict.fromkeys(node.outputs, node))
+            waiting.update(dict.fromkeys(node.outputs, step))
             continue
         if node.op == "Constant":
             constants.update(node.outputs)
-        yield from released(list(waiting) if named_bodies(node) else node.inputs)
-        yield node
+        captured = [tensor for body in step.bodies.values() for tensor in body.captures]
+        yield from released([*node.inputs, *captured])
+        yield step
     yield from released(list(waiting))
 
 

@@ -1,36 +1,35 @@
-"""The sizes that the tensors of a function have, for integers that a model computes anew.
+"""Collects the sizes of a function's tensors, to recognise them where the model recomputes them.
 
-A convolution rounds `(n - 1) / 2` down, and ONNX's Div rounds it towards 0. Exporters compute the
-sizes of its result with Div, so that they are the same unless n is 0.
+A convolution of `n` columns with stride 2 has `(n - 1) // 2 + 1`, rounded down. Exporters compute
+that with ONNX's Div, which rounds towards 0: the two differ for n = 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
-from .values import Value, as_int, is_tensor
-
-_MOST = tirx.IntImm("int64", 1 << 48)
-ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), _MOST)
-"""More than any memory holds, and few enough that the sums of sizes do not overflow."""
+from .values import ANY_SIZE, Value, as_int, is_tensor
 
 
 @dataclass(frozen=True)
 class _Quotient:
-    """A quotient that the sizes of a tensor have."""
+    """A quotient in the sizes of tensors."""
 
-    normal: Any
+    canonical: Any
     """The same for `n // 2` and `(n - 2) // 2`."""
-    written: Any
-    difference: int
-    """`written - normal`."""
+    expression: Any
+    """The quotient as a size has it."""
+    offset: int
+    """`expression - canonical`."""
     least: int | None
-    """The smallest value of `normal` for which the size is not negative, if that is known."""
+    """What `canonical` is at least, as the sizes are not negative; None if that is not known."""
+    is_of_windows: bool
+    """Whether a convolution or a pooling has such a size."""
 
 
 class DerivedSizes:
@@ -40,24 +39,28 @@ class DerivedSizes:
         self._sizes: dict[int, list[Any]] = {}
         """By structural hash."""
         self._quotients: dict[int, list[_Quotient]] = {}
-        """By the structural hash of the normal form."""
+        """By the structural hash of the canonical form, each once."""
 
-    def learn(self, value: Value) -> None:
-        """Notes the sizes of a tensor."""
+    def learn(self, value: Value, *, is_of_windows: bool = False) -> None:
+        """Notes the sizes of a tensor, which may be the result of a convolution or pooling."""
         if not is_tensor(value) or not isinstance(value.ty.shape, relax.ShapeExpr):
             return
         for size in value.ty.shape.values:
-            if not isinstance(size, tirx.IntImm | ir.Var) and not self._is_known(size):
+            if isinstance(size, tirx.IntImm | ir.Var):
+                continue
+            is_known = self._is_known(size)
+            if not is_known:
                 self._sizes.setdefault(tvm_ffi.structural_hash(size), []).append(size)
-                self._learn_quotients(size)
+            if is_of_windows or not is_known:
+                self._learn_quotients(size, is_of_windows)
 
-    def rounded_down(self, left: Any, right: Any) -> Any:
-        """The quotient of two integers, rounded down, as a size of a tensor has it; else None."""
-        normal, difference = _normal_form(tirx.floordiv(left, right))
-        known = None if normal is None else self._quotient(normal)
-        if known is None:
+    def floor_quotient(self, left: Any, right: Any) -> Any:
+        """`left // right` as a size of a convolution or pooling contains it; None if none does."""
+        canonical, offset = _canonical(tirx.floordiv(left, right))
+        known = None if canonical is None else self._quotient(canonical)
+        if known is None or not known.is_of_windows:
             return None
-        return sym.Analyzer().simplify(known.written + (difference - known.difference))
+        return sym.Analyzer().simplify(known.expression + (offset - known.offset))
 
     def is_nonnegative(self, item: Any) -> bool:
         """Whether an integer is known not to be negative, as the sizes of tensors are not."""
@@ -65,37 +68,43 @@ class DerivedSizes:
             return True
         least: dict[Any, int] = {}
 
-        def replace(quotient: Any) -> Any:
-            normal, difference = _normal_form(quotient)
-            known = None if normal is None else self._quotient(normal)
+        def bounded(quotient: Any) -> Any:
+            canonical, offset = _canonical(quotient)
+            known = None if canonical is None else self._quotient(canonical)
             if known is None or known.least is None:
                 return quotient
             symbol = tirx.Var("quotient", "int64")
             least[symbol] = known.least
-            return symbol + difference
+            return symbol + offset
 
-        item = tvm_ffi.structural_map(item, (tirx.FloorDiv, replace), order="pre")
+        item = tvm_ffi.structural_map(item, (tirx.FloorDiv, bounded), order="pre")
         return is_nonnegative(item, least)
 
     def _is_known(self, size: Any) -> bool:
         known = self._sizes.get(tvm_ffi.structural_hash(size), ())
         return any(tvm_ffi.structural_equal(size, other) for other in known)
 
-    def _quotient(self, normal: Any) -> _Quotient | None:
-        known = self._quotients.get(tvm_ffi.structural_hash(normal), ())
-        return next((q for q in known if tvm_ffi.structural_equal(normal, q.normal)), None)
+    def _quotient(self, canonical: Any) -> _Quotient | None:
+        known = self._quotients.get(tvm_ffi.structural_hash(canonical), ())
+        return next((q for q in known if tvm_ffi.structural_equal(canonical, q.canonical)), None)
 
-    def _learn_quotients(self, size: Any) -> None:
+    def _learn_quotients(self, size: Any, is_of_windows: bool) -> None:
         def learn(quotient: Any) -> None:
-            normal, difference = _normal_form(quotient)
-            if normal is None:
+            canonical, offset = _canonical(quotient)
+            if canonical is None:
                 return
-            least = _least(size, quotient)
-            of_normal = None if least is None else least - difference
-            known = self._quotients.setdefault(tvm_ffi.structural_hash(normal), [])
-            known.insert(
-                0 if of_normal is not None else len(known),
-                _Quotient(normal, quotient, difference, of_normal),
+            bound = _least(size, quotient)
+            least = None if bound is None else bound - offset
+            entries = self._quotients.setdefault(tvm_ffi.structural_hash(canonical), [])
+            known = self._quotient(canonical)
+            if known is None:
+                entries.append(_Quotient(canonical, quotient, offset, least, is_of_windows))
+                return
+            bounds = [each for each in (least, known.least) if each is not None]
+            entries[entries.index(known)] = replace(
+                known,
+                least=max(bounds, default=None),
+                is_of_windows=is_of_windows or known.is_of_windows,
             )
 
         tvm_ffi.structural_walk(size, (tirx.FloorDiv, learn))
@@ -104,15 +113,15 @@ class DerivedSizes:
 def is_nonnegative(item: Any, least: Mapping[Any, int] | None = None) -> bool:
     """Whether an integer is known not to be negative.
 
-    Symbols are sizes, so not negative, but for those that `least` gives the smallest value of.
+    Symbols are sizes, so not negative, except those in `least`, with the smallest value of each.
     """
     number = as_int(item)
     if number is not None:
         return number >= 0
     analyzer = sym.Analyzer()
     for symbol in tirx.analysis.undefined_vars(item):
-        first = (least or {}).get(symbol, 0)
-        analyzer.bind(symbol, ir.Range(tirx.IntImm("int64", first), _MOST))
+        first = tirx.IntImm("int64", (least or {}).get(symbol, 0))
+        analyzer.bind(symbol, ir.Range(first, ANY_SIZE.extent))
     return int(analyzer.const_int_bound(item).min_value) >= 0
 
 
@@ -120,19 +129,19 @@ def _least(size: Any, quotient: Any) -> int | None:
     """The smallest value of a quotient for which a size that is linear in it is not negative."""
     symbol = tirx.Var("quotient", "int64")
 
-    def replace(part: Any) -> Any:
+    def named(part: Any) -> Any:
         return symbol if tvm_ffi.structural_equal(part, quotient) else part
 
-    linear = tvm_ffi.structural_map(size, (tirx.FloorDiv, replace), order="pre")
+    linear = tvm_ffi.structural_map(size, (tirx.FloorDiv, named), order="pre")
     coefficients = sym.detect_linear_equation(linear, [symbol])
     slope, summand = map(as_int, coefficients) if len(coefficients) == 2 else (None, None)
     return None if not slope or slope < 0 or summand is None else -(summand // slope)
 
 
-def _normal_form(quotient: Any) -> tuple[Any, int]:
-    """A quotient by a number as `normal + difference`; None and 0 for one by another size.
+def _canonical(quotient: Any) -> tuple[Any, int]:
+    """Splits a quotient by a positive number into a canonical quotient and an offset.
 
-    The normal form of `n // 2` is that of `(n - 2) // 2`.
+    None and 0 for another quotient.
     """
     quotient = sym.Analyzer().simplify(quotient)
     if not isinstance(quotient, tirx.FloorDiv):
@@ -140,16 +149,14 @@ def _normal_form(quotient: Any) -> tuple[Any, int]:
     divisor = as_int(quotient.b)
     if not divisor or divisor < 0:
         return None, 0
-    summand = _constant(quotient.a)
-    difference = summand // divisor
-    rest = sym.Analyzer().simplify(quotient.a - difference * divisor)
-    return tirx.floordiv(rest, quotient.b), difference
+    offset = _constant_term(quotient.a) // divisor
+    rest = sym.Analyzer().simplify(quotient.a - offset * divisor)
+    return tirx.floordiv(rest, quotient.b), offset
 
 
-def _constant(expression: Any) -> int:
-    """The number that a sum adds to other expressions."""
+def _constant_term(expression: Any) -> int:
     if isinstance(expression, tirx.Add):
-        return _constant(expression.a) + _constant(expression.b)
+        return _constant_term(expression.a) + _constant_term(expression.b)
     if isinstance(expression, tirx.Sub):
-        return _constant(expression.a) - _constant(expression.b)
+        return _constant_term(expression.a) - _constant_term(expression.b)
     return as_int(expression) or 0

@@ -38,6 +38,9 @@ from .values import (
     with_sizes,
 )
 
+_OF_WINDOWS = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
+"""The operators whose number of windows is a quotient, rounded down."""
+
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""
 
@@ -88,6 +91,8 @@ class Emitter:
                 for tensor, value in zip(step.node.outputs, results, strict=False):
                     if tensor.name:
                         scope.bind(frame, tensor, value)
+                        if step.node.op in _OF_WINDOWS:
+                            scope.derived.learn(value, is_of_windows=True)
             frame.position = len(body.steps)
             return [frame.values[output] for output in body.graph.outputs]
 

@@ -27,6 +27,9 @@ from .tvm_onnx import EmptyOptional, building_function
 Value = Any
 """Any of the above. TVM has no type annotations."""
 
+ANY_SIZE = tvm.ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
+"""More than any memory holds, and few enough that the sums of sizes do not overflow."""
+
 Constant: Any = tvm.ir.GenericConst
 """A tensor whose elements are known at import."""
 

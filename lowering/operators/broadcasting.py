@@ -12,8 +12,7 @@ import tvm_ffi
 from tvm import ir, relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..derived_sizes import ANY_SIZE
-from ..values import Value, as_int, fresh_dim, match
+from ..values import ANY_SIZE, Value, as_int, fresh_dim, match
 from .registry import ConverterContext
 
 ZERO = tirx.IntImm("int64", 0)
@@ -67,9 +66,14 @@ def _broadcast_dim(left: Any, right: Any, analyzer: Any) -> Any:
     if second is not None:
         return right
     for size, other in ((left, right), (right, left)):
-        if _is_clipped(other, size) or _is_always(other, size):
+        if _must_equal(other, size):
             return size
     return tirx.Select(left == 1, right, left)
+
+
+def _must_equal(size: Any, other: Any) -> bool:
+    """Whether an axis of one size broadcasts to another size only if the two are equal."""
+    return _is_clipped(size, other) or _is_always(size, other)
 
 
 def _is_clipped(clipped: Any, size: Any) -> bool:
@@ -84,6 +88,7 @@ def _is_clipped(clipped: Any, size: Any) -> bool:
 
 
 _MOST_CASES = 8
+"""The largest n for which `max(symbol - n, 0)` is looked at case by case."""
 
 
 def _is_always(size: Any, symbol: Any) -> bool:
@@ -128,10 +133,7 @@ def broadcast_to(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
     analyzer = sym.Analyzer()
     dims = known_dims(tensor) or []
     own_axes = shape[len(shape) - len(dims) :]
-    dims = [
-        out if _is_clipped(own, out) or _is_always(own, out) else own
-        for own, out in zip(dims, own_axes, strict=True)
-    ]
+    dims = [out if _must_equal(own, out) else own for own, out in zip(dims, own_axes, strict=True)]
     tensor = match_dims(bb, tensor, dims)
     pairs = list(zip(_pad_rank(dims, len(shape)), shape, strict=True))
     if all(analyzer.can_prove_equal(own, out) for own, out in pairs) and len(dims) == len(shape):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from ..values import Value, as_int, as_tensor
 from .broadcasting import ZERO, broadcast_to, dims_of
 from .registry import Accepts, ConverterContext, converts
 from .sizes import (
-    call_behind,
+    defining_call,
     read_sizes,
     read_symbolic,
     size_of,
-    sizes_behind,
+    sizes_in_tensor,
     sizes_of,
 )
 
@@ -68,8 +69,9 @@ def create_range(ctx: ConverterContext) -> Value:
     """
     operands = read_symbolic(ctx.inputs)
     if not operands or operands[0].dtype != "int64":
-        counted = _counted_in_floats(ctx)
-        return ctx.by_tvm(ctx.tensors()) if counted is None else counted
+        tensors = ctx.tensors()
+        counted = _counted_in_floats(ctx, tensors)
+        return ctx.by_tvm(tensors) if counted is None else counted
     start, limit, step = (operand.items[0] for operand in operands)
     stride = as_int(step)
     if not stride:
@@ -91,20 +93,20 @@ _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 """The number up to which a type has all integers."""
 
 
-def _counted_in_floats(ctx: ConverterContext) -> Value | None:
+def _counted_in_floats(ctx: ConverterContext, tensors: Sequence[Value]) -> Value | None:
     """The integers from 0 to a size as floats, `Range (0, Cast (n), 1)`; None for another range.
 
     A run in which the type does not have all of them fails.
     """
-    bb, (start, limit, step) = ctx.bb, ctx.tensors()
+    bb, (start, limit, step) = ctx.bb, tensors
     dtype = str(limit.ty.dtype)
     first, distance = ctx.known_elements(start), ctx.known_elements(step)
     if first is None or first.item() != 0 or distance is None or distance.item() != 1:
         return None
-    cast = call_behind(bb, limit)
+    cast = defining_call(bb, limit)
     if dtype not in _EXACT or cast is None or cast.op != _ASTYPE:
         return None
-    sizes = sizes_behind(bb, cast.args[0])
+    sizes = sizes_in_tensor(bb, cast.args[0])
     if sizes is None or len(sizes) != 1 or not ctx.derived.is_nonnegative(sizes[0]):
         return None
     excess = bb.emit(relax.ShapeExpr([tirx.max(sizes[0] - _EXACT[dtype], ZERO)]))

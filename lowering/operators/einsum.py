@@ -10,7 +10,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from ...rewrite.facts.einsum import einsum_letters
-from ..values import Value, fresh_dim
+from ..values import Value, as_int, fresh_dim
 from .accumulation import accumulate_in_float32
 from .broadcasting import ONE, broadcast_dims, broadcast_to, known_dims, match_dims
 from .registry import ConverterContext, converts
@@ -55,31 +55,32 @@ def _as_product(
 ) -> Value | None:
     """An Einsum of two operands as a product of matrices; None where it is none.
 
-    A letter of both operands is an axis of the stack of matrices if the result has it, and of the
-    summed axis otherwise. The rows are the other letters of the left operand, and the columns those
-    of the right one.
+    Letters of both operands are batch axes if the result has them, and contracted otherwise. The
+    other letters of the left operand are rows, those of the right one columns.
     """
     if len(operands) != 2 or any(len(set(names)) < len(names) for names in (*operands, result)):
         return None
+    if any(as_int(size) == 0 for size in sizes.values()):
+        return None  # `reshape` would read 0 as a size of the operand.
     left, right = operands
-    stack = [letter for letter in result if letter in left and letter in right]
+    batch = [letter for letter in result if letter in left and letter in right]
     rows = [letter for letter in result if letter not in right]
     columns = [letter for letter in result if letter not in left]
     summed = [letter for letter in left if letter in right and letter not in result]
-    of_one = [c for c in set(left) ^ set(right) if c not in result]
-    if of_one or not (rows and columns and summed):
+    summed_alone = [c for c in set(left) ^ set(right) if c not in result]
+    if summed_alone or not (rows and columns and summed):
         return None
     ends = (rows, columns), (columns, rows)
     if len(summed) == 1 and any(result[-2] in a and result[-1] in b for a, b in ends):
         return None  # The kernel for such a product reads the operands where they are.
     factors = (
-        _with_axes(ctx.bb, value, names, [*([letter] for letter in stack), *groups], sizes)
+        _with_axes(ctx.bb, value, names, [*([letter] for letter in batch), *groups], sizes)
         for value, names, groups in zip(
             values, operands, ([rows, summed], [summed, columns]), strict=True
         )
     )
     product = ctx.apply("MatMul", *factors)
-    order = [*stack, *rows, *columns]
+    order = [*batch, *rows, *columns]
     if len(rows) + len(columns) > 2:
         shape = relax.ShapeExpr([sizes[letter] for letter in order])
         product = ctx.bb.normalize(relax.op.reshape(product, shape))

@@ -103,11 +103,12 @@ def arithmetic(ctx: ConverterContext) -> Value:
 
 
 def _divide_sizes(ctx: ConverterContext, left: Any, right: Any) -> Any:
-    """The quotient of sizes, rounded down where that of a tensor is. The run checks that it is the
-    same, rounded towards 0.
+    """The quotient, rounded down where a convolution or pooling has that size; emits a check that
+    rounding towards 0 gives the same.
     """
-    quotient = divide(left, right)
-    rounded = ctx.derived.rounded_down(left, right) if isinstance(quotient, tirx.Div) else None
+    if ctx.derived.is_nonnegative(left) and ctx.derived.is_nonnegative(right):
+        return tirx.floordiv(left, right)
+    quotient, rounded = divide(left, right), ctx.derived.floor_quotient(left, right)
     if rounded is None:
         return quotient
     difference = ctx.bb.emit(relax.ShapeExpr([quotient - rounded]))
@@ -206,7 +207,7 @@ def comparison(ctx: ConverterContext) -> Value:
         result = map_sizes(_COMPARISONS[ctx.op_type], *operands)
         known = [as_int(item) for item in result.items]
         if None not in known:
-            outcome = np.array(known, "bool").reshape((-1,) if result.rank else ())
+            outcome = np.array(known, "bool").reshape(result.shape)
             return relax.const(outcome, "bool")
         if not result.rank:
             return result.items[0]

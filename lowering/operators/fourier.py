@@ -143,7 +143,7 @@ def _matrix(
             turn = _float(step) / _float(length)
             return tirx.cos(2 * math.pi * sign * turn + math.pi / 2 * _float(quarter - 1))
 
-        # The cosine once for each angle, and one division for the elements of a complex number.
+        # Tabulated: a cosine and a division for each element would take longer than the product.
         waves = te.compute([3, length], wave_value, name="waves")
         # The product is reduced as an integer: a float32 angle would lose the precision.
         steps = te.compute(

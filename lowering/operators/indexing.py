@@ -14,7 +14,7 @@ from ..small_kernels import range_along
 from ..values import Constant, Sizes, Value, as_int, match
 from .broadcasting import ONE, ZERO, dims_of, known_dims, match_dims, require_size
 from .registry import Accepts, ConverterContext, converts
-from .sizes import move_sizes, read_sizes, size_of
+from .sizes import read_sizes, rearranged_sizes, size_of
 from .top_k import top_k_kernel
 
 
@@ -26,7 +26,7 @@ def gather(ctx: ConverterContext) -> Value:
         sizes = read_sizes(data)
         if sizes is not None:
             index = positions.value.numpy()
-            return move_sizes(sizes, lambda places: places.take(index, ctx.attr("axis", 0)))
+            return rearranged_sizes(sizes, lambda places: places.take(index, ctx.attr("axis", 0)))
     return ctx.by_tvm(ctx.tensors())
 
 

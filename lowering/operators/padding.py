@@ -10,11 +10,11 @@ import numpy as np
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value, as_int
+from ..values import Value, as_int, fresh_dim
 from .axes import counted_from_front
-from .broadcasting import ZERO, dims_of
+from .broadcasting import ZERO, dims_of, match_dims
 from .registry import Accepts, ConverterContext, converts
-from .sizes import sizes_of
+from .sizes import read_sizes, sizes_of
 
 
 @converts("Pad", accepts=Accepts.SIZES)
@@ -29,12 +29,22 @@ def pad(ctx: ConverterContext) -> Value:
     if pads is None:  # before opset 11
         pads = relax.const(np.array(ctx.attrs["pads"], np.int64))
     rank = len(dims_of(data, "data"))
-    amounts = _amounts(sizes_of(ctx.bb, pads), _axes(ctx, axes, rank), rank)
-    before, after = amounts
+    given = sizes_of(ctx.bb, pads)
+    before, after = _amounts(given, _axes(ctx, axes, rank), rank)
     if mode == "constant":
         fill = relax.const(0, data.ty.dtype) if fill is None else fill
-        return pad_with(ctx, data, fill, before, after)
-    return ctx.call_te(partial(_pad_by_copies, _SOURCES[mode]), data, before, after, name="pad")
+        result = pad_with(ctx, data, fill, before, after)
+    else:
+        sources = partial(_pad_by_copies, _SOURCES[mode])
+        result = ctx.call_te(sources, data, before, after, name="pad")
+    if read_sizes(pads) is not None:
+        return result
+    # A symbol of a size is never negative, but one of an amount may be.
+    dims = [
+        fresh_dim("padded") if _is_padded(amounts) else size
+        for size, *amounts in zip(dims_of(data, "data"), before, after, strict=True)
+    ]
+    return match_dims(ctx.bb, ctx.bb.normalize(result), dims)
 
 
 def _axes(ctx: ConverterContext, value: Value, rank: int) -> list[Any]:

@@ -72,9 +72,10 @@ def _reduced_sizes(ctx: ConverterContext) -> Value | None:
     if given is not None and ctx.known_elements(given) is None:
         return None
     (sizes,), axes = symbolic, _axes(ctx)
-    if {axis % max(sizes.rank, 1) for axis in axes} != set(range(sizes.rank)) and (
-        axes or _keeps_without_axes(ctx)
-    ):
+    if any(not -sizes.rank <= axis < sizes.rank for axis in axes):
+        return None
+    reduced = {axis % sizes.rank for axis in axes}
+    if not (len(reduced) == sizes.rank if axes else not _keeps_without_axes(ctx)):
         return None
     compute, empty = _OF_SIZES[ctx.op_type]
     if not sizes.items and empty is None:

@@ -16,7 +16,7 @@ from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Sizes, Value, as_int, as_tensor, is_tensor, match
 from .broadcasting import ONE, ZERO, broadcast_dims, broadcast_to, dims_of, known_dims, require_size
 from .registry import Accepts, ConverterContext, converts
-from .sizes import combine_sizes, move_sizes, read_sizes, read_symbolic, sizes_of, write_sizes
+from .sizes import combine_sizes, read_sizes, read_symbolic, rearranged_sizes, sizes_of, write_sizes
 
 
 @converts("Shape", accepts=Accepts.SIZES | Accepts.ANY_RANK)
@@ -66,7 +66,7 @@ def _reshape_sizes(sizes: Sizes, target: list[int], allow_zero: bool) -> Value:
     if not allow_zero:
         own = [*sizes.shape, *[0] * len(target)]
         target = [size or kept for size, kept in zip(target, own, strict=False)]
-    return move_sizes(sizes, lambda places: places.reshape(target))
+    return rearranged_sizes(sizes, lambda places: places.reshape(target))
 
 
 def _with_inferred_size(shape: Sizes, dims: Sequence[Any] | None, allow_zero: bool) -> Value:
@@ -184,6 +184,9 @@ def tile(ctx: ConverterContext) -> Value:
     repeats = sizes_of(ctx.bb, ctx.inputs[1])
     if len(repeats) != len(dims):
         raise UnsupportedError(f"there are {len(repeats)} repeats for {len(dims)} axes")
+    shape = [sym.Analyzer().simplify(a * b) for a, b in zip(dims, repeats, strict=True)]
+    if any(as_int(size) == 0 for size in shape):  # `reshape` would read 0 as a size of the data.
+        return relax.op.zeros(relax.ShapeExpr(shape), str(ctx.inputs[0].ty.dtype))
     apart: list[Any] = []
     repeated: list[Any] = []
     for size, count in zip(dims, repeats, strict=True):
@@ -192,7 +195,6 @@ def tile(ctx: ConverterContext) -> Value:
         repeated += [count, size] if is_repeated else [size]
     data = ctx.bb.normalize(relax.op.reshape(ctx.inputs[0], relax.ShapeExpr(apart)))
     data = relax.op.broadcast_to(data, relax.ShapeExpr(repeated))
-    shape = [size * count for size, count in zip(dims, repeats, strict=True)]
     return relax.op.reshape(ctx.bb.normalize(data), relax.ShapeExpr(shape))
 
 
@@ -213,7 +215,7 @@ def squeeze(ctx: ConverterContext) -> Value:
     sizes, axes = read_symbolic(ctx.inputs[:1]), _given_axes(ctx)
     if sizes and (axes is not None or ctx.inputs[1] is None):
         removed = None if axes is None else tuple(axes)
-        return move_sizes(sizes[0], lambda places: places.squeeze(removed))
+        return rearranged_sizes(sizes[0], lambda places: places.squeeze(removed))
     data = ctx.tensor(0)
     dims = known_dims(data)
     given = list(ctx.inputs[1:])
@@ -264,7 +266,7 @@ def unsqueeze(ctx: ConverterContext) -> Value:
     sizes, axes = read_symbolic(ctx.inputs[:1]), _given_axes(ctx)
     if sizes and axes is not None:
         added = tuple(axes)
-        return move_sizes(sizes[0], lambda places: np.expand_dims(places, added))
+        return rearranged_sizes(sizes[0], lambda places: np.expand_dims(places, added))
     inputs = [ctx.tensor(0), *ctx.inputs[1:]]
     axes = ctx.inputs[1]
     if isinstance(axes, Constant) and axes.value.numpy().ndim == 0:
@@ -277,7 +279,7 @@ def transpose(ctx: ConverterContext) -> Value:
     """Transpose, see https://onnx.ai/onnx/operators/onnx__Transpose.html; sizes stay symbolic."""
     sizes = read_symbolic(ctx.inputs)
     if sizes:
-        return move_sizes(sizes[0], lambda places: places.transpose(ctx.attrs.get("perm")))
+        return rearranged_sizes(sizes[0], lambda places: places.transpose(ctx.attrs.get("perm")))
     return ctx.by_tvm(ctx.tensors())
 
 

@@ -69,10 +69,10 @@ def write_sizes(sizes: Sizes) -> Value:
     return relax.ShapeExpr(sizes.items) if sizes.rank else relax.prim_value(sizes.items[0])
 
 
-def move_sizes(
+def rearranged_sizes(
     sizes: Sizes, move: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]
 ) -> Value:
-    """Integers moved as `move` moves the elements of an array of their shape."""
+    """Sizes rearranged by a NumPy function of their places."""
     try:
         return write_sizes(sizes.at(move(sizes.places)))
     except (ValueError, IndexError) as error:  # as NumPy says of a shape, an axis or an index
@@ -134,7 +134,7 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     if sizes is not None:
         return sizes.items
     tensor = as_tensor(bb, value)
-    known = sizes_behind(bb, tensor)
+    known = sizes_in_tensor(bb, tensor)
     if known is not None:
         return known
     dims = known_dims(tensor)
@@ -148,20 +148,17 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     return symbols
 
 
-def sizes_behind(bb: Any, tensor: Value) -> list[Any] | None:
-    """The symbolic sizes of which a tensor has the elements; None for data.
-
-    A converter that takes only tensors gets sizes so.
-    """
-    call = call_behind(bb, tensor)
+def sizes_in_tensor(bb: Any, tensor: Value) -> list[Any] | None:
+    """The symbolic sizes that a tensor was made from, in order; None for data."""
+    call = defining_call(bb, tensor)
     if call is None or call.op not in (_RESHAPE, _SHAPE_TO_TENSOR):
         return None
     if call.op == _RESHAPE:
-        return sizes_behind(bb, call.args[0])
+        return sizes_in_tensor(bb, call.args[0])
     return list(call.args[0].values) if isinstance(call.args[0], relax.ShapeExpr) else None
 
 
-def call_behind(bb: Any, value: Value) -> Any:
+def defining_call(bb: Any, value: Value) -> Any:
     """The call of an operator that gives a value; None for any other value."""
     bound = bb.lookup_binding(value) if isinstance(value, relax.Var) else value
     return bound if isinstance(bound, ir.Call) and isinstance(bound.op, ir.Op) else None

@@ -30,7 +30,7 @@ from .broadcasting import (
     require_size,
 )
 from .registry import Accepts, ConverterContext, converts
-from .sizes import move_sizes, read_sizes, read_symbolic, sizes_of
+from .sizes import read_sizes, read_symbolic, rearranged_sizes, sizes_of
 
 _LAST_PART_MAY_BE_SMALLER = 18
 """The opset since which equal parts of a Split need not add up to the axis."""
@@ -59,7 +59,7 @@ def _concatenated_sizes(operands: Sequence[Sizes], axis: int) -> Value:
     items = [item for operand in operands for item in operand.items]
     firsts = itertools.accumulate((len(operand.items) for operand in operands), initial=0)
     places = [operand.places + first for operand, first in zip(operands, firsts, strict=False)]
-    return move_sizes(
+    return rearranged_sizes(
         Sizes.vector(items, operands[0].dtype), lambda _: np.concatenate(places, axis)
     )
 
@@ -128,8 +128,7 @@ def slice_tensor(ctx: ConverterContext) -> Value:
         dims = [tirx.IntImm("int64", size) for size in sizes[0].shape]
     slices = None if dims is None else _slices(ctx, dims)
     if sizes and slices is not None and all(along.is_constant for along in slices):
-        constant = slices
-        return move_sizes(sizes[0], lambda places: _sliced(places, constant))
+        return rearranged_sizes(sizes[0], functools.partial(_sliced, slices=slices))
     data = ctx.tensor(0)
     if dims is None or slices is None or _is_static(ctx, slices, dims):
         return ctx.by_tvm([data, *ctx.inputs[1:]])

@@ -119,8 +119,7 @@ class _Emission:
         self._right = RightOperand(kernel, product, tile)
         (self._k,) = product.reduced
         (self._n,) = product.columns
-        self._depth = product.extent(self._k)
-        self._width = product.extent(self._n)
+        self._depth, self._width = self._right.depth, self._right.width
 
     def emit(self) -> None:
         self._right.pack()
@@ -263,11 +262,7 @@ class _Emission:
                         to(tirx.address_of(sums[place]))
                     with ib.Else():
                         to(item.scratch.data)
-                        with ib.serial(tile.rows * tile.vectors) as vector:
-                            begin = bound(vector * tile.lanes)
-                            with ib.vectorized(int64(tile.lanes)) as lane:
-                                total = sums[place + begin + lane] + item.scratch[begin + lane]
-                                ib.buffer_store(sums, total, [place + begin + lane])
+                        self._add_to_sums(item.scratch, sums, place)
 
             for_each_tile(multiply)
 
@@ -275,6 +270,15 @@ class _Emission:
             self._write_tile(item, number, here, sums, place, int64(tile.width))
 
         for_each_tile(write)
+
+    def _add_to_sums(self, scratch: Any, sums: Any, place: Any) -> None:
+        """Adds the results of a whole tile to sums that begin at a place."""
+        tile = self._tile
+        with ib.serial(tile.rows * tile.vectors) as vector:
+            begin = bound(vector * tile.lanes)
+            with ib.vectorized(int64(tile.lanes)) as lane:
+                total = sums[place + begin + lane] + scratch[begin + lane]
+                ib.buffer_store(sums, total, [place + begin + lane])
 
     # --- row tiles ---
 

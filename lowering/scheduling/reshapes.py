@@ -17,7 +17,7 @@ from tvm import ir, relax, s_tir, sym, tirx
 
 from .affine import flat_index
 from .dataflow import with_body
-from .nests import nests_of, substituted
+from .nests import is_number, nests_of, substituted
 from .ordered_copies import KEEPS_ORDER
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -128,8 +128,15 @@ def _unravels(kernel: tirx.PrimFunc) -> bool:
     if not isinstance(load, ir.TensorLoad) or not load.source.same_as(kernel.params[0]):
         return False
     target = kernel.params[-1]
+    if not nest.buffer.same_as(target) or not all(
+        tvm_ffi.structural_equal(nest.extent(index), size)
+        if isinstance(index, ir.Var)
+        else is_number(size, 1)
+        for index, size in zip(nest.indices, target.shape, strict=True)
+    ):
+        return False
     variables = [index for index in nest.indices if isinstance(index, ir.Var)]
-    if len(set(map(hash, variables))) < len(nest.spatial) or not nest.buffer.same_as(target):
+    if len(set(map(hash, variables))) < len(variables):
         return False
     rest = flat_index(target.shape, nest.indices)
     for size, index in zip(reversed(load.source.shape), reversed(load.indices), strict=True):

@@ -45,13 +45,16 @@ class RightOperand:
         self._product = product
         self._tile = tile
         self._buffer = product.b.buffer
+        self._view: Any = None
         (self._k,) = product.reduced
         (self._n,) = product.columns
-        self._depth = product.extent(self._k)
-        self._width = product.extent(self._n)
+        self.depth = product.extent(self._k)
+        """The number of rows."""
+        self.width = product.extent(self._n)
+        """The number of columns."""
         self._step = product.b.position.of(self._n)
         self._down = product.b.position.of(self._k)
-        is_static = None not in (static_size(self._depth), static_size(self._width))
+        is_static = None not in (static_size(self.depth), static_size(self.width))
         self.is_packed = (
             is_constant_operand(kernel, self._buffer) and not product.batch and is_static
         )
@@ -65,7 +68,7 @@ class RightOperand:
         They are whole, and their rows near each other: at large powers of two, a few lines of the
         cache would have to hold them all.
         """
-        width, down = static_size(self._width), static_size(self._down)
+        width, down = static_size(self.width), static_size(self._down)
         is_whole = width is not None and width % self._tile.width == 0
         return is_whole and is_number(self._step, 1) and down is not None and down <= _NEAR
 
@@ -79,10 +82,10 @@ class RightOperand:
             n = panel * width + column
             values = {self._k: k, self._n: n}
             indices = [substituted(index, values) for index in self._product.b.indices]
-            return or_zero(source[tuple(indices)], n, self._width, width)
+            return or_zero(source[tuple(indices)], n, self.width, width)
 
-        panels = -(-int(self._width) // width)
-        shape = (int64(panels), self._depth, int64(width))
+        panels = -(-int(self.width) // width)
+        shape = (int64(panels), self.depth, int64(width))
         self._buffer = pack_weights(self._kernel, source, shape, element)
 
     def declare(self) -> None:
@@ -91,39 +94,39 @@ class RightOperand:
 
     def panel(self, batch: dict[Any, Any], number: Any, k: Any = 0) -> Panel:
         """A panel of an operand that is packed, from row k on, or of one read in place."""
+        assert not self.is_copied
         if self.is_packed:
-            width = int64(self._tile.width)
-            address = tirx.address_of(self._view[(number * self._depth + k) * width])
-            return Panel(number, address, width, rows_ahead(self._tile, width))
+            place = (number * self.depth + k) * int64(self._tile.width)
+            return self.panel_of(self._view, place, number)
         origin = bound(self._origin(batch, number))
         address = tirx.address_of(self._view[origin])
         return Panel(number, address, self._down, rows_ahead(self._tile, self._down))
 
-    def panel_of(self, copy: Any, place: Any, number: Any) -> Panel:
-        """A panel that was copied to a place in a buffer."""
+    def panel_of(self, buffer: Any, place: Any, number: Any) -> Panel:
+        """A panel that lies at a place in a buffer, row after row."""
         width = int64(self._tile.width)
-        address = tirx.address_of(copy[place])
+        address = tirx.address_of(buffer[place])
         return Panel(number, address, width, rows_ahead(self._tile, width))
 
     def copy_panel(self, batch: dict[Any, Any], number: Any, copy: Any, place: Any) -> None:
         """Copies a panel to a place in a buffer, with zeros after its last column."""
         width = int64(self._tile.width)
-        columns = bound(tirx.min(self._width - number * width, width))
+        columns = bound(tirx.min(self.width - number * width, width))
         origin = bound(self._origin(batch, number))
         if is_number(self._down, 1):
             target, source = tirx.address_of(copy[place]), tirx.address_of(self._view[origin])
-            call_function(TRANSPOSE, target, source, columns, self._depth, width, self._step)
+            call_function(TRANSPOSE, target, source, columns, self.depth, width, self._step)
         elif is_number(self._step, 1):
-            with ib.serial(self._depth) as k:
+            with ib.serial(self.depth) as k:
                 target = tirx.address_of(copy[bound(place + k * width)])
                 source = tirx.address_of(self._view[bound(origin + k * self._down)])
                 call_copy_row(target, source, 0, columns, 0, 1, tirx.const(0.0, "float32"))
         else:
-            with ib.serial(self._depth) as k, ib.serial(columns) as j:
+            with ib.serial(self.depth) as k, ib.serial(columns) as j:
                 element = self._view[origin + k * self._down + j * self._step]
                 ib.buffer_store(copy, element, [place + k * width + j])
         # Vectors reach past the last column.
-        with ib.serial(self._depth) as k, ib.serial(width - columns) as j:
+        with ib.serial(self.depth) as k, ib.serial(width - columns) as j:
             ib.buffer_store(copy, tirx.const(0.0, "float32"), [place + k * width + columns + j])
 
     def _origin(self, batch: dict[Any, Any], number: Any) -> Any:

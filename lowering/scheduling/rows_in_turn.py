@@ -1,7 +1,4 @@
-"""Kernels that compute one row after another: softmax and norms.
-
-What nests leave for each other has room for one row, which stays in the first-level cache.
-"""
+"""Kernels that compute one row after another: softmax and norms."""
 
 from __future__ import annotations
 
@@ -96,7 +93,7 @@ def rows_in_turn(kernel: tirx.PrimFunc, nests: Sequence[Nest]) -> RowsInTurn | N
     depths = (
         depth
         for depth in range(most, 0, -1)
-        if all(_is_ofrows_of(nest, nests[0], written, depth) for nest in nests)
+        if all(_computes_rows(nest, nests[0], written, depth) for nest in nests)
     )
     depth = next(depths, None)
     if depth is None or not _are_many(nests, depth):
@@ -214,9 +211,9 @@ def _are_many(nests: Sequence[Nest], depth: int) -> bool:
     return None in lengths and sum(size != 1 for size in sizes) > 1
 
 
-def _is_ofrows_of(nest: Nest, first: Nest, written: Sequence[Any], depth: int) -> bool:
-    """Whether each row that a nest computes, along the last axes from `depth` on, depends on the
-    same row only of what nests write.
+def _computes_rows(nest: Nest, first: Nest, written: Sequence[Any], depth: int) -> bool:
+    """Whether each row of a nest, along the last axes from `depth` on, depends only on the same row
+    of what other nests write.
     """
     leading = nest.indices[:depth]
     if not all(_is_among(index, nest.spatial) for index in leading):

@@ -16,9 +16,9 @@ from tvm import ir, relax, sym, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..values import ANY_SIZE
 from .dataflow import with_body
 from .nests import substituted
-from .size_names import ANY_SIZE
 
 _ALLOCATION = ir.Op.get("relax.builtin.alloc_tensor")
 

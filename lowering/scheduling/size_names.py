@@ -20,6 +20,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
+from ..values import ANY_SIZE
 from .dataflow import with_body
 from .kernel_arguments import called_kernels, with_other_kernels
 from .nests import substituted
@@ -30,8 +31,6 @@ ELEMENTWISE, INJECTIVE, OPAQUE = 0, 2, 8
 
 It fuses kernels up to broadcasts (1) after products, and never opaque ones.
 """
-ANY_SIZE = ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", 1 << 48))
-"""More than any memory holds, and few enough that the sums of sizes do not overflow."""
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _ATOMS = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select, ir.Call)
 

@@ -137,6 +137,17 @@ def test_a_slice_of_a_table_has_the_size_that_it_is_added_to(imported: Load) -> 
     check_sizes(model, valid, [((2, 5), (4,))])
 
 
+def test_a_slice_of_an_unknown_number_of_elements_may_broadcast(imported: Load) -> None:
+    model = imported("""
+    g (float[n] x, float[m] table) => (float[n] y) {
+        n = Shape(x)
+        zero = Constant <value_ints = [0]> ()
+        part = Slice(table, zero, n)
+        y = Add(part, x)
+    }""")
+    check_sizes(model, [((3,), (1,)), ((3,), (3,)), ((3,), (5,)), ((1,), (4,))], [((3,), (2,))])
+
+
 def test_a_slice_of_one_element_may_broadcast(imported: Load) -> None:
     model = imported("""
     g (float[n] x, float[1] table) => (float[n] y) {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from .inputs import Load, output_dims, random
+from .inputs import Load, check_sizes, output_dims, random
 
 
 def test_sizes_stay_symbolic_through_arithmetic(imported: Load) -> None:
@@ -90,6 +91,7 @@ def test_scalars_computed_from_sizes(imported: Load, node: str, dtype: str) -> N
         "p = Reshape(s, row) q = Transpose(p) y = Reshape(q, last)",
         "n = Cast <to = 6> (s) p = Reshape(n, row) q = Cast <to = 7> (p) y = Squeeze(q, zeros)",
         "p = Reshape(s, row) q = ReduceSum(p) y = Squeeze(q, zeros)",
+        "p = Reshape(s, row) q = Equal(p, p) y = Squeeze(q, zeros)",
     ],
 )
 def test_vectors_of_sizes_feed_any_operator(imported: Load, node: str) -> None:
@@ -195,6 +197,21 @@ def test_a_range_below_a_size_in_floats(
     assert dims is None or output_dims(model) == dims
     for columns in (0, 1, 2, 9):
         model.check(random(2, columns))
+    assert ("R.shape([T.max" in model.module["main"].script()) == (dims is not None)
+
+
+def test_a_range_of_more_numbers_than_floats_have(imported: Load) -> None:
+    model = imported("""
+    g (float[n, m] x) => (float[k] y) {
+        s = Shape(x)
+        one = Constant <value_int = 1> ()
+        columns = Gather(s, one)
+        limit = Cast <to = 1> (columns)
+        first = Constant <value = float {0.0}> ()
+        step = Constant <value = float {1.0}> ()
+        y = Range(first, limit, step)
+    }""")
+    check_sizes(model, [((0, 3),)], [((0, (1 << 24) + 1),)])
 
 
 DERIVED = """
@@ -234,14 +251,49 @@ DERIVED = """
         ),
     ],
 )
-def test_sizes_of_convolutions_computed_anew(imported: Load, nodes: str, size: str | None) -> None:
+def test_recomputed_sizes_of_convolutions(imported: Load, nodes: str, size: str | None) -> None:
     """Where no column is left, Div rounds another way, and the run fails."""
     model = imported(DERIVED.format(nodes))
     if size is not None:
         assert output_dims(model) == ["b", "4", size]
     assert "T.Select" not in model.module["main"].script()
-    for columns in (7, 9, 16):
-        model.check(random(2, 1, columns), random(4, 1, 3), random(4, 4, 2))
+    weights = (4, 1, 3), (4, 4, 2)
+    valid = [((2, 1, columns), *weights) for columns in (7, 9, 16)]
+    check_sizes(model, valid, [((2, 1, 2), *weights)])
+
+
+def test_a_quotient_that_no_convolution_has(imported: Load) -> None:
+    """Every second element of n is `(n + 1) // 2`; a size of 0 is no reason to fail."""
+    model = imported("""
+    g (float[n] x) => (float[k] y, int64 d) {
+        zero = Constant <value_int = 0> ()
+        one = Constant <value_int = 1> ()
+        two = Constant <value_int = 2> ()
+        first = Constant <value_ints = [0]> ()
+        end = Constant <value_ints = [9223372036854775807]> ()
+        step = Constant <value_ints = [2]> ()
+        y = Slice(x, first, end, first, step)
+        s = Shape(x)
+        n = Gather(s, zero)
+        less = Sub(n, one)
+        d = Div(less, two)
+    }""")
+    for size in (0, 1, 4, 7):
+        model.check(random(size))
+
+
+def test_a_size_that_a_run_pads_by_a_negative_amount(imported: Load) -> None:
+    model = imported("""
+    g (float[n] x, float[9] w, int64[2] p) => (float[k] y) {
+        q = Pad(x, p)
+        a = Shape(q)
+        b = Shape(x)
+        d = Sub(a, b)
+        end = Constant <value_ints = [9]> ()
+        y = Slice(w, d, end)
+    }""")
+    for amounts in ([-1, -1], [1, 1], [0, -2]):
+        model.check(random(5), random(9), np.array(amounts))
 
 
 def test_a_slice_that_always_has_the_size_of_an_axis(imported: Load) -> None:
@@ -263,4 +315,21 @@ def test_a_slice_that_always_has_the_size_of_an_axis(imported: Load) -> None:
     }""")
     assert output_dims(model) == ["t"]
     for size in (1, 2, 5):
+        model.check(random(size))
+
+
+def test_a_slice_that_has_another_size_once(imported: Load) -> None:
+    """`max(t - 1, 0) + 1` is t unless t is 0."""
+    model = imported("""
+    g (float[t] x) => (float[d] y) {
+        t = Shape(x)
+        zero = Constant <value_ints = [0]> ()
+        one = Constant <value_ints = [1]> ()
+        less = Sub(t, one)
+        some = Max(less, zero)
+        count = Add(some, one)
+        ones = ConstantOfShape <value = float[1] {1}> (count)
+        y = Add(x, ones)
+    }""")
+    for size in (0, 1, 2, 5):
         model.check(random(size))
