@@ -20,6 +20,7 @@ from .sizes import (
     defining_call,
     read_sizes,
     read_symbolic,
+    require_steps,
     size_of,
     sizes_in_tensor,
     sizes_of,
@@ -71,10 +72,14 @@ def create_range(ctx: ConverterContext) -> Value:
     if not operands or operands[0].dtype != "int64":
         tensors = ctx.tensors()
         counted = _counted_in_floats(ctx, tensors)
-        return ctx.by_tvm(tensors) if counted is None else counted
+        if counted is not None:
+            return counted
+        require_steps(ctx.bb, tensors[2])
+        return ctx.by_tvm(tensors)
     start, limit, step = (operand.items[0] for operand in operands)
     stride = as_int(step)
     if not stride:
+        require_steps(ctx.bb, ctx.inputs[2])
         return ctx.by_tvm()
     distance = limit - start if stride > 0 else start - limit
     length = sym.Analyzer().simplify(tirx.floordiv(distance + (abs(stride) - 1), abs(stride)))

@@ -148,6 +148,22 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     return symbols
 
 
+def require_steps(bb: Any, value: Value) -> None:
+    """Makes a run fail in which a step, or one of a vector of steps, is 0.
+
+    Raises UnsupportedError if one always is.
+    """
+    tensor = as_tensor(bb, value)
+    if isinstance(tensor, Constant):
+        if not tensor.value.numpy().all():
+            raise UnsupportedError("a step is 0")
+        return
+    is_zero = relax.op.equal(tensor, relax.const(0, tensor.ty.dtype))
+    number = relax.op.sum(relax.op.astype(is_zero, "int64"), keepdims=False)
+    found = bb.normalize(relax.op.tensor_to_shape(bb.normalize(relax.op.reshape(number, [1]))))
+    bb.match_cast(found, relax.ShapeType([tirx.IntImm("int64", 0)]))
+
+
 def sizes_in_tensor(bb: Any, tensor: Value) -> list[Any] | None:
     """The symbolic sizes that a tensor was made from, in order; None for data."""
     call = defining_call(bb, tensor)

@@ -14,14 +14,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tvm import relax, sym, tirx
+from tvm import relax, sym, te, tirx
 
+from ...rewrite.errors import UnsupportedError
 from ...rewrite.facts.slices import END
 from ..derived_sizes import DerivedSizes
 from ..small_kernels import range_along
 from ..tvm_onnx import InputList
 from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, match
 from .broadcasting import (
+    ONE,
     ZERO,
     dims_of,
     known_dims,
@@ -30,7 +32,7 @@ from .broadcasting import (
     require_size,
 )
 from .registry import Accepts, ConverterContext, converts
-from .sizes import read_sizes, read_symbolic, rearranged_sizes, sizes_of
+from .sizes import read_sizes, read_symbolic, rearranged_sizes, require_steps, sizes_of
 
 _LAST_PART_MAY_BE_SMALLER = 18
 """The opset since which equal parts of a Split need not add up to the axis."""
@@ -129,7 +131,11 @@ def slice_tensor(ctx: ConverterContext) -> Value:
     slices = None if dims is None else _slices(ctx, dims)
     if sizes and slices is not None and all(along.is_constant for along in slices):
         return rearranged_sizes(sizes[0], functools.partial(_sliced, slices=slices))
-    data = ctx.tensor(0)
+    data, steps = ctx.tensor(0), ctx.inputs[4]
+    if steps is not None:
+        require_steps(ctx.bb, steps)
+    if dims is not None and steps is not None and not isinstance(steps, Constant):
+        return _slice_by_steps(ctx, data, dims)
     if dims is None or slices is None or _is_static(ctx, slices, dims):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
     slices = [replace(along, axis=along.axis % len(dims)) for along in slices]
@@ -138,6 +144,56 @@ def slice_tensor(ctx: ConverterContext) -> Value:
             data = ctx.bb.normalize(relax.op.flip(data, along.axis))
     slices = [along for along in slices if not along.is_whole]
     return _slice_flipped(ctx.bb, data, dims, slices) if slices else data
+
+
+def _slice_by_steps(ctx: ConverterContext, data: Value, dims: Sequence[Any]) -> Value:
+    """Slices whose steps, of either sign, the run computes."""
+    bb, (starts, ends, given, steps) = ctx.bb, [ctx.inputs[slot] for slot in range(1, 5)]
+    vectors = [
+        bb.normalize(relax.op.astype(as_tensor(bb, vector), "int64"))
+        for vector in (starts, ends, steps)
+    ]
+    length = as_int((known_dims(vectors[2]) or [None])[0])
+    axes = ctx.known_elements(given) if given is not None else np.arange(length or 0)
+    if axes is None or length != len(axes):
+        raise UnsupportedError("the axes or the number of steps are not known")
+    places = {int(axis) % len(dims): k for k, axis in enumerate(axes)}
+    sizes = as_tensor(bb, relax.ShapeExpr([dims[int(axis)] for axis in axes]))
+    found = bb.emit(ctx.call_te(_firsts_and_counts, *vectors, sizes, name="slice_bounds"))
+    of_counts = bb.normalize(relax.op.take(found, relax.const(1, "int64"), axis=0))
+    counts = sizes_of(bb, of_counts)
+
+    def compute(data: Any, found: Any, steps: Any, *counts: Any) -> Any:
+        def source(axis: int, position: Any) -> Any:
+            place = places.get(axis)
+            return position if place is None else found(0, place) + position * steps(place)
+
+        shape = [counts[places[a]] if a in places else size for a, size in enumerate(data.shape)]
+        return te.compute(shape, lambda *at: data(*map(source, range(len(at)), at)), name="slice")
+
+    return ctx.call_te(compute, data, found, vectors[2], *counts, name="slice")
+
+
+def _firsts_and_counts(starts: Any, ends: Any, steps: Any, sizes: Any) -> Any:
+    """[2, axes]: the position of the first element of each slice, and the number of elements."""
+    minus_one = tirx.IntImm("int64", -1)
+
+    def element(row: Any, k: Any) -> Any:
+        size, step, last = sizes(k), steps(k), sizes(k) - 1
+        start, end = (tirx.Select(b < 0, b + size, b) for b in (starts(k), ends(k)))
+        is_forward = step > 0
+        is_to_first = tirx.any(
+            *(ends(k) == tirx.IntImm("int64", number) for number in _BACKWARD_TO_FIRST)
+        )
+        first = tirx.max(tirx.min(start, tirx.Select(is_forward, size, last)), ZERO)
+        after_last = tirx.max(tirx.min(end, size), ZERO)
+        before_last = tirx.Select(is_to_first, minus_one, tirx.max(tirx.min(end, last), minus_one))
+        distance = tirx.Select(is_forward, after_last - first, first - before_last)
+        stride = tirx.max(tirx.Select(is_forward, step, -step), ONE)
+        count = tirx.floordiv(tirx.max(distance, ZERO) + stride - 1, stride)
+        return tirx.Select(row == 0, first, tirx.Select(size == 0, ZERO, count))
+
+    return te.compute([2, starts.shape[0]], element, name="slice_bounds")
 
 
 def _sliced(array: npt.NDArray[np.int64], slices: Sequence[SymbolicSlice]) -> npt.NDArray[np.int64]:

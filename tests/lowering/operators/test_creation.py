@@ -117,3 +117,14 @@ def test_mel_weight_matrix(imported: Load) -> None:
     }""")
     (got,) = constant.run(np.float32(0))
     assert (got.shape, got.dtype) == ((5, 4), np.float64)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float"])
+def test_a_range_with_a_step_of_0(imported: Load, dtype: str) -> None:
+    model = imported(
+        f"g ({dtype} a, {dtype} b, {dtype} s) => ({dtype}[n] y) {{ y = Range(a, b, s) }}"
+    )
+    kind = np.int64 if dtype == "int64" else np.float32
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(*(np.array(number, kind) for number in (0, 9, 0)))
+    model.check(*(np.array(number, kind) for number in (0, 9, 2)))

@@ -151,3 +151,29 @@ def test_bounds_that_the_run_computes(imported: Load, step: int) -> None:
         x = random(2, size)
         for start, end in itertools.product((-9, -2, -1, 0, 1, 9), repeat=2):
             model.check(x, np.array([start]), np.array([end]))
+
+
+@pytest.mark.parametrize("steps", [[1, 1], [2, -1], [-2, 3], [-1, -1], [7, -7]])
+def test_steps_that_the_run_computes(imported: Load, steps: list[int]) -> None:
+    model = imported("""
+    g (float[n, 3, m] x, int64[2] a, int64[2] b, int64[2] s) => (float[p, q, r] y) {
+        axes = Constant <value_ints = [2, 0]> ()
+        y = Slice(x, a, b, axes, s)
+    }""")
+    most, least = 2**63 - 1, -(2**63)
+    for starts, ends in (([0, 0], [9, 9]), ([-1, -1], [least, least]), ([4, 1], [0, 5]),
+                         ([2, 9], [-2, most]), ([-99, 5], [1, -3])):  # fmt: skip
+        for shape in ((5, 3, 4), (1, 3, 1), (0, 3, 2)):
+            model.check(random(*shape), *map(np.array, (starts, ends, steps)))
+
+
+def test_a_step_of_0(imported: Load) -> None:
+    model = imported("""
+    g (float[n] x, int64[1] s) => (float[k] y) {
+        zero = Constant <value_ints = [0]> ()
+        end = Constant <value_ints = [9]> ()
+        y = Slice(x, zero, end, zero, s)
+    }""")
+    with pytest.raises(Exception, match="match_cast error"):
+        model.run(random(3), np.array([0]))
+    model.check(random(3), np.array([2]))
