@@ -7,6 +7,7 @@ The result of an item lies in a scratch buffer first. From there, vectors of it 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import tvm_ffi
@@ -234,23 +235,7 @@ class Store:
         element k. `following` are those at the first of elements that are written soon: their cache
         lines are prefetched.
         """
-        last = self._columns[-1]
-        stages = self._stages(lanes)
-
-        def store(offset: Any, lane: Any) -> None:
-            here = {**values, last: values[last] + offset}
-
-            def view(load: Any) -> Any:
-                position = self._positions.get(load)
-                if position is None:
-                    return load
-                return self._views[load.source][position.at(here)]
-
-            value = tvm_ffi.structural_map(self._value, (ir.TensorLoad, view), order="post")
-            value = substituted(value, {**here, self._element: element(offset)})
-            value = _in_stages(value, stages, lane)
-            ib.buffer_store(self.output, value, [self.target(here)])
-
+        store = partial(self._store, values, element, self._stages(lanes))
         count = sym.Analyzer().simplify(count)
         if not self.is_contiguous:
             with ib.serial(count) as offset:
@@ -269,17 +254,54 @@ class Store:
             )
         else:
             with ib.If(fills):
-                with ib.Then(), ib.serial(ceil_div(count, lanes)) as number:
-                    # The last vector ends with the last element: it writes some elements again.
-                    first = bound(tirx.min(number * lanes, count - lanes))
-                    if following is not None:
-                        place = self.target({**following, last: following[last] + first})
-                        prefetch(self.output, bound(place), is_write=1, locality=3)
-                    with ib.vectorized(int64(lanes)) as lane:
-                        store(first + lane, lane)
+                with ib.Then():
+                    self._run_vectors(store, count, lanes, following)
                 if not is_true(fills):
                     with ib.Else():
                         self._run_tail(values, int64(0), bound(count), element, lanes)
+
+    def _store(
+        self,
+        values: Mapping[Any, Any],
+        element: Callable[[Any], Any],
+        stages: Sequence[Any],
+        offset: Any,
+        lane: Any,
+    ) -> None:
+        """Writes the element at an offset from `values`, as one lane of a vector."""
+        last = self._columns[-1]
+        here = {**values, last: values[last] + offset}
+
+        def view(load: Any) -> Any:
+            position = self._positions.get(load)
+            if position is None:
+                return load
+            return self._views[load.source][position.at(here)]
+
+        value = tvm_ffi.structural_map(self._value, (ir.TensorLoad, view), order="post")
+        value = substituted(value, {**here, self._element: element(offset)})
+        value = _in_stages(value, stages, lane)
+        ib.buffer_store(self.output, value, [self.target(here)])
+
+    def _run_vectors(
+        self,
+        store: Callable[[Any, Any], None],
+        count: Any,
+        lanes: int,
+        following: Mapping[Any, Any] | None,
+    ) -> None:
+        """Writes at least as many elements as a vector has, as vectors.
+
+        The last one ends with the last element: it writes some elements again.
+        """
+        last = self._columns[-1]
+        with ib.serial(ceil_div(count, lanes)) as number:
+            first = bound(tirx.min(number * lanes, count - lanes))
+            if following is not None:
+                place = self.target({**following, last: following[last] + first})
+                prefetch(self.output, bound(place), is_write=1, locality=3)
+            with ib.vectorized(int64(lanes)) as lane:
+                store(first + lane, lane)
 
     def _stages(self, lanes: int) -> list[Any]:
         """A buffer for the argument of each function in the value that is stored."""
