@@ -58,8 +58,10 @@ class DerivedSizes:
         """`left // right` as a size of a convolution or pooling contains it; None if none does."""
         canonical, offset = _canonical(tirx.floordiv(left, right))
         known = None if canonical is None else self._quotient(canonical)
-        if known is None or not known.is_of_windows:
+        if known is None or not known.is_of_windows or known.least is None:
             return None
+        if known.least + 1 + offset < 0:
+            return None  # It may be negative where the convolution has columns.
         return sym.Analyzer().simplify(known.expression + (offset - known.offset))
 
     def is_nonnegative(self, item: Any) -> bool:

@@ -13,6 +13,8 @@ from ...rewrite.facts.einsum import einsum_letters
 from ..values import Value, as_int, fresh_dim
 from .accumulation import accumulate_in_float32
 from .broadcasting import ONE, broadcast_dims, broadcast_to, known_dims, match_dims
+from .matmul import BYTE_TYPES
+from .reductions import fill_if_empty
 from .registry import ConverterContext, converts
 
 
@@ -43,7 +45,10 @@ def einsum(ctx: ConverterContext) -> Value:
         whole = broadcast_to(ctx.bb, value, [common[letter] for letter in names])
         aligned.append(match_dims(ctx.bb, whole, [named[letter] for letter in names]))
     product = _as_product(ctx, aligned, operands, letters[1], named)
-    return ctx.by_tvm(aligned) if product is None else product
+    if product is not None:
+        return product
+    summed = [size for letter, size in named.items() if letter not in letters[1]]
+    return fill_if_empty(ctx, ctx.bb.normalize(ctx.by_tvm(aligned)), summed, 0)
 
 
 def _as_product(
@@ -60,6 +65,8 @@ def _as_product(
     """
     if len(operands) != 2 or any(len(set(names)) < len(names) for names in (*operands, result)):
         return None
+    if str(values[0].ty.dtype) in BYTE_TYPES:
+        return None  # MatMul adds them up in int32.
     if any(as_int(size) == 0 for size in sizes.values()):
         return None  # `reshape` would read 0 as a size of the operand.
     left, right = operands

@@ -18,7 +18,7 @@ import onnx
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, Value, as_int
+from ..values import Constant, Sizes, Value, as_int
 from .broadcasting import (
     broadcast_to,
     broadcast_together,
@@ -31,7 +31,16 @@ from .broadcasting import (
 )
 from .casts import SMALL_INTEGERS
 from .registry import Accepts, ConverterContext, converts
-from .sizes import divide, map_sizes, read_symbolic, size_constant, size_of, write_sizes
+from .sizes import (
+    divide,
+    map_sizes,
+    read_symbolic,
+    rearranged_sizes,
+    size_constant,
+    size_of,
+    without_zero,
+    write_sizes,
+)
 
 _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
@@ -67,8 +76,22 @@ _BROADCASTING_PRELU = 7
 """The opset since which PRelu broadcasts its slope."""
 
 
+@converts("Where", accepts=Accepts.SYMBOLIC)
+def where(ctx: ConverterContext) -> Value:
+    """Where, see https://onnx.ai/onnx/operators/onnx__Where.html.
+
+    Sizes that a constant selects stay symbolic.
+    """
+    condition, operands = ctx.known_elements(ctx.inputs[0]), read_symbolic(ctx.inputs[1:])
+    if condition is None or not operands:
+        return convert_broadcast(ctx.derive(inputs=ctx.tensors()))
+    chosen, other = operands
+    joined = Sizes.vector([*chosen.items, *other.items], chosen.dtype)
+    places = chosen.places, other.places + len(chosen.items)
+    return rearranged_sizes(joined, lambda _: np.where(condition, *places))
+
+
 @converts("BitwiseAnd", "BitwiseOr", "BitwiseXor")
-@converts("Where", accepts=Accepts.SIZES)
 def elementwise(ctx: ConverterContext) -> Value:
     """Operators whose only defect in TVM is a result of unknown shape."""
     return convert_broadcast(ctx)
@@ -106,6 +129,7 @@ def _divide_sizes(ctx: ConverterContext, left: Any, right: Any) -> Any:
     """The quotient, rounded down where a convolution or pooling has that size; emits a check that
     rounding towards 0 gives the same.
     """
+    right = without_zero(right)
     if ctx.derived.is_nonnegative(left) and ctx.derived.is_nonnegative(right):
         return tirx.floordiv(left, right)
     quotient, rounded = divide(left, right), ctx.derived.floor_quotient(left, right)
@@ -114,6 +138,13 @@ def _divide_sizes(ctx: ConverterContext, left: Any, right: Any) -> Any:
     difference = ctx.bb.emit(relax.ShapeExpr([quotient - rounded]))
     ctx.bb.match_cast(difference, relax.ShapeType([tirx.IntImm("int64", 0)]))
     return rounded
+
+
+def _remainder(left: Any, right: Any) -> Any:
+    """The remainder with the sign of the divisor; TVM's simplifier fails on a divisor of -1."""
+    if as_int(right) in (1, -1):
+        return tirx.IntImm("int64", 0)
+    return tirx.floormod(left, without_zero(right))
 
 
 def _is_narrow_integer(value: Value) -> bool:
@@ -169,7 +200,7 @@ def modulo(ctx: ConverterContext) -> Value:
     """
     operands = read_symbolic(ctx.inputs)
     if operands and not ctx.attr("fmod", 0):
-        return write_sizes(map_sizes(tirx.floormod, *operands))
+        return write_sizes(map_sizes(_remainder, *operands))
     tensors = _without_integer_zeros(ctx.derive(inputs=ctx.tensors())).inputs
     if _is_narrow_integer(tensors[0]):
         return _in_int32(ctx.derive(inputs=tensors))

@@ -13,10 +13,18 @@ import tvm_ffi
 from tvm import relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Constant, Sizes, Value, as_int, as_tensor, is_tensor, match
+from ..values import Constant, Sizes, Value, as_int, as_tensor, match
 from .broadcasting import ONE, ZERO, broadcast_dims, broadcast_to, dims_of, known_dims, require_size
 from .registry import Accepts, ConverterContext, converts
-from .sizes import combine_sizes, read_sizes, read_symbolic, rearranged_sizes, sizes_of, write_sizes
+from .sizes import (
+    combine_sizes,
+    read_sizes,
+    read_symbolic,
+    rearranged_sizes,
+    sizes_of,
+    without_zero,
+    write_sizes,
+)
 
 
 @converts("Shape", accepts=Accepts.SIZES | Accepts.ANY_RANK)
@@ -70,9 +78,10 @@ def _reshape_sizes(sizes: Sizes, target: list[int], allow_zero: bool) -> Value:
 
 
 def _with_inferred_size(shape: Sizes, dims: Sequence[Any] | None, allow_zero: bool) -> Value:
-    """A shape with a size in place of its -1, if that is a product of some sizes of the data.
+    """A shape with a size in place of its -1: a product of some sizes of the data, if it is one.
 
-    TVM divides the number of elements instead, and proves little about quotients of products.
+    TVM divides the number of elements by that of the other axes, which may be 0, and proves little
+    about quotients of products.
     """
     items = list(shape.items)
     if dims is None:
@@ -86,9 +95,14 @@ def _with_inferred_size(shape: Sizes, dims: Sequence[Any] | None, allow_zero: bo
     number, rest = _factors(dims)
     divisor, taken = _factors([item for item in items if as_int(item) != -1])
     rest, missing = _without_common(rest, taken)
-    if missing or divisor == 0 or number % divisor:
+    if divisor == 0:
         return write_sizes(shape)
-    size = functools.reduce(operator.mul, rest, ONE) * (number // divisor)
+    size = functools.reduce(operator.mul, rest, ONE)
+    if missing or number % divisor:
+        others = functools.reduce(operator.mul, missing, ONE) * divisor
+        size = tirx.floordiv(size * number, without_zero(others))
+    else:
+        size = size * (number // divisor)
     items[inferred[0]] = sym.Analyzer().simplify(size)
     return write_sizes(replace(shape, items=items))
 
@@ -178,22 +192,23 @@ def tile(ctx: ConverterContext) -> Value:
 
     Each axis becomes one of repeats, which is broadcast, and one of the data.
     """
-    dims = known_dims(ctx.inputs[0]) if is_tensor(ctx.inputs[0]) else None
+    data = ctx.tensor(0)
+    dims = known_dims(data)
     if dims is None or ctx.opset < 6 or all(isinstance(each, Constant) for each in ctx.inputs):
-        return ctx.by_tvm()
+        return ctx.by_tvm([data, *ctx.inputs[1:]])
     repeats = sizes_of(ctx.bb, ctx.inputs[1])
     if len(repeats) != len(dims):
         raise UnsupportedError(f"there are {len(repeats)} repeats for {len(dims)} axes")
     shape = [sym.Analyzer().simplify(a * b) for a, b in zip(dims, repeats, strict=True)]
     if any(as_int(size) == 0 for size in shape):  # `reshape` would read 0 as a size of the data.
-        return relax.op.zeros(relax.ShapeExpr(shape), str(ctx.inputs[0].ty.dtype))
+        return relax.op.zeros(relax.ShapeExpr(shape), str(data.ty.dtype))
     apart: list[Any] = []
     repeated: list[Any] = []
     for size, count in zip(dims, repeats, strict=True):
         is_repeated = as_int(count) != 1
         apart += [ONE, size] if is_repeated else [size]
         repeated += [count, size] if is_repeated else [size]
-    data = ctx.bb.normalize(relax.op.reshape(ctx.inputs[0], relax.ShapeExpr(apart)))
+    data = ctx.bb.normalize(relax.op.reshape(data, relax.ShapeExpr(apart)))
     data = relax.op.broadcast_to(data, relax.ShapeExpr(repeated))
     return relax.op.reshape(ctx.bb.normalize(data), relax.ShapeExpr(shape))
 

@@ -110,10 +110,29 @@ def combine_sizes(
 
 
 def divide(left: Any, right: Any) -> Any:
-    """The quotient rounded towards zero, as ONNX's Div defines it for integers."""
+    """The quotient rounded towards zero, as ONNX's Div defines it for integers.
+
+    A processor traps at a division by 0: 1 takes its place, as for tensors.
+    """
+    right = without_zero(right)
     if is_nonnegative(left) and is_nonnegative(right):
         return tirx.floordiv(left, right)
     return tirx.truncdiv(left, right)
+
+
+def without_zero(divisor: Any) -> Any:
+    """A divisor with 1 in place of 0."""
+    number = as_int(divisor)
+    if number is not None:
+        return divisor if number else tirx.IntImm("int64", 1)
+    if not may_be_zero(divisor):
+        return divisor
+    one = tirx.IntImm("int64", 1)
+    return (
+        tirx.max(divisor, one)
+        if is_nonnegative(divisor)
+        else tirx.Select(divisor == 0, one, divisor)
+    )
 
 
 def may_be_zero(size: Any) -> bool:

@@ -239,8 +239,13 @@ class SymbolicSlice:
         return start == 0 and end >= END and self.step == 1
 
     def apply(self, items: Sequence[Any]) -> Sequence[Any]:
-        """The elements that a constant slice takes of a vector, by Python's own slicing."""
-        start, end = as_int(self.start), as_int(self.end)
+        """The elements that a constant slice takes of a vector.
+
+        Unlike Python, ONNX clamps the start of a backward slice to the first element.
+        """
+        start, end = as_int(self.start) or 0, as_int(self.end)
+        if self.step < 0:
+            start = max(start, -len(items))
         return items[start : None if self.step < 0 and _ends_at_first(end) else end : self.step]
 
     def bounds(self, size: Any) -> tuple[Any, Any]:

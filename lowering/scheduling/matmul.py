@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from tvm import s_tir, tirx
+from tvm import s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
@@ -74,7 +74,10 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
     if not nests:
         return None
     product = sum_of_products(nests[0])
-    if product is None or not _is_matrix_product(kernel, product):
+    if product is None:
+        return None
+    product = _with_even_rows(product)
+    if not _is_matrix_product(kernel, product):
         return None
 
     def emit(store: Store) -> None:
@@ -83,8 +86,27 @@ def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
     return schedule_product(kernel, nests, product, emit)
 
 
+def _with_even_rows(product: SumOfProducts) -> SumOfProducts:
+    """The product with only those rows that are equally far apart in the left operand.
+
+    A register tile reads rows at one distance. Outer row variables at another are of the batch, as
+    that of `bkr,kn->brn`.
+    """
+    rows = list(product.rows)
+    even = rows[-1:]
+    position, analyzer = product.a.position, sym.Analyzer()
+    while len(even) < len(rows):
+        outer, inner = rows[-len(even) - 1], even[0]
+        distance = position.of(inner) * product.extent(inner)
+        if not analyzer.can_prove_equal(position.of(outer), distance):
+            break
+        even.insert(0, outer)
+    batch = [*product.batch, *rows[: len(rows) - len(even)]]
+    return replace(product, batch=batch, rows=even)
+
+
 def _is_matrix_product(kernel: tirx.PrimFunc, product: SumOfProducts) -> bool:
-    """Whether there is one reduced variable and one of columns, and rows follow each other.
+    """Whether there is one reduced variable and one of columns, and rows or constant panels.
 
     A single row needs a constant right operand: packing another one would take longer.
     """

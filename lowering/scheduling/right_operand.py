@@ -55,9 +55,8 @@ class RightOperand:
         self._step = product.b.position.of(self._n)
         self._down = product.b.position.of(self._k)
         is_static = None not in (static_size(self.depth), static_size(self.width))
-        self.is_packed = (
-            is_constant_operand(kernel, self._buffer) and not product.batch and is_static
-        )
+        is_of_batch = any(v in product.b.position.coefficients for v in product.batch)
+        self.is_packed = is_constant_operand(kernel, self._buffer) and not is_of_batch and is_static
         """Whether it is a constant matrix, in panels."""
         self.is_copied = not self.is_packed and not self._is_read_in_place()
         """Whether panels are copied before they are read."""

@@ -27,20 +27,27 @@ def test_an_einsum_broadcasts_a_size_of_one(imported: Load) -> None:
         ("bhij,bjhd->bihd", True),
         ("bihk,biok->bohi", True),
         ("bki,bkj->jbi", True),
+        ("bki,kj->bij", False),
+        ("abki,bkj->aij", True),
+        ("akbi,bj->akij", False),
+        ("kj,abik->aibj", False),
         ("abkl,ckl->cab", True),
         ("bij,bj->bi", False),
         ("i,j->ij", False),
         ("bij,bij->bij", False),
         ("bij,jk->bk", False),
         ("iik,kj->ij", False),
+        ("ij,kj->", False),
+        ("iik,kk->i", False),
     ],
 )
 def test_products_of_any_order_of_axes(imported: Load, equation: str, is_rearranged: bool) -> None:
     operands, result = equation.split("->")
     left, right = operands.split(",")
+    outcome = f"[{', '.join(result)}]" if result else ""
     model = imported(f"""
     g (float[{", ".join(left)}] a, float[{", ".join(right)}] b)
-        => (float[{", ".join(result)}] y) {{ y = Einsum <equation = "{equation}"> (a, b) }}""")
+        => (float{outcome} y) {{ y = Einsum <equation = "{equation}"> (a, b) }}""")
     assert bool(re.search(r"R\.matmul", model.module.script())) == is_rearranged
     # onnxruntime divides by a size of 0, and dies.
     for base in (3, 1, 0):
@@ -48,3 +55,25 @@ def test_products_of_any_order_of_axes(imported: Load, equation: str, is_rearran
         a, b = (random(*(sizes[letter] for letter in names)) for names in (left, right))
         (y,) = model.run(a, b)
         np.testing.assert_allclose(y, np.einsum(equation, a, b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("equation", ["bki,kj->bij", "bik,kj->bij", "kbi,kj->bij"])
+def test_a_constant_factor_beside_rows_in_any_order(imported: Load, equation: str) -> None:
+    left = equation.split(",")[0]
+    numbers = ", ".join(str(k % 7 - 3) for k in range(24))
+    model = imported(f"""
+    g (float[{", ".join(left.replace("k", "4"))}] a) => (float[b, i, 6] y)
+        <float[4, 6] w = {{{numbers}}}> {{ y = Einsum <equation = "{equation}"> (a, w) }}""")
+    for batch, size in ((1, 1), (2, 3), (5, 40)):
+        model.check(random(*({"b": batch, "i": size, "k": 4}[c] for c in left)))
+
+
+def test_bytes_stay_bytes(imported: Load) -> None:
+    model = imported("""
+    g (int8[a, b, c] x, int8[a, b, d] z) => (int8[c, d] y) {
+        y = Einsum <equation = "abc,abd->cd"> (x, z)
+    }""")
+    x, z = (np.arange(6, dtype=np.int8).reshape(1, 2, 3) for _ in range(2))
+    (y,) = model.run(x, z)
+    assert y.dtype == np.int8
+    np.testing.assert_array_equal(y, np.einsum("abc,abd->cd", x, z))

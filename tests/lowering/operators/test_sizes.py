@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,13 @@ def test_scalars_computed_from_sizes(imported: Load, node: str, dtype: str) -> N
         "n = Cast <to = 6> (s) p = Reshape(n, row) q = Cast <to = 7> (p) y = Squeeze(q, zeros)",
         "p = Reshape(s, row) q = ReduceSum(p) y = Squeeze(q, zeros)",
         "p = Reshape(s, row) q = Equal(p, p) y = Squeeze(q, zeros)",
+        "y = Tile(s, two)",
+        "k = Gather(s, zeros) y = Tile(s, k)",
+        "r = ReduceSum(s) y = Where(both, s, r)",
+        "y = Where(both, s, order)",
+        "y = Where(both, zero, s)",
+        "far = Constant <value_ints = [-5]> () least = Constant <value_ints = [-9223372036854775807]> ()"
+        " y = Slice(s, far, least, zeros, last)",
     ],
 )
 def test_vectors_of_sizes_feed_any_operator(imported: Load, node: str) -> None:
@@ -103,6 +112,8 @@ def test_vectors_of_sizes_feed_any_operator(imported: Load, node: str) -> None:
         zero = Constant <value_int = 0> ()
         last = Constant <value_ints = [-1]> ()
         row = Constant <value_ints = [1, -1]> ()
+        two = Constant <value_ints = [2]> ()
+        both = Constant <value = bool[2] {{1, 0}}> ()
         s = Shape(x)
         {node}
     }}""")
@@ -262,6 +273,37 @@ def test_recomputed_sizes_of_convolutions(imported: Load, nodes: str, size: str 
     check_sizes(model, valid, [((2, 1, 2), *weights)])
 
 
+@pytest.mark.parametrize(
+    "node",
+    [
+        "y = Div(a, b)",
+        "y = Mod(a, b)",
+        "t = Sub(a, b) y = Div(a, t)",
+        "p = Reshape(s, row) q = Mod(p, s) y = ReduceMax <keepdims = 0> (q)",
+        "y = Mod(a, minus)",
+        "t = Concat <axis = 0> (h, minus1) r = Reshape(x, t) y = Size(r)",
+    ],
+)
+def test_divisions_by_a_size_of_0_do_not_end_the_process(imported: Load, node: str) -> None:
+    model = imported(f"""
+    g (float[n, m] x) => (int64 y) {{
+        zero = Constant <value_int = 0> ()
+        zeros = Constant <value_ints = [0]> ()
+        one = Constant <value_int = 1> ()
+        two = Constant <value_ints = [2]> ()
+        row = Constant <value_ints = [2, 1]> ()
+        minus = Constant <value_int = -1> ()
+        minus1 = Constant <value_ints = [-1]> ()
+        s = Shape(x) a = Gather(s, zero) b = Gather(s, one) k = Gather(s, zeros) h = Div(k, two)
+        {node}
+    }}""")
+    for shape in ((4, 3), (6, 4)):
+        model.check(random(*shape))
+    for shape in ((3, 0), (0, 3), (1, 1)):
+        with contextlib.suppress(RuntimeError):  # of another size that does not fit
+            model.run(random(*shape))
+
+
 def test_a_quotient_that_no_convolution_has(imported: Load) -> None:
     """Every second element of n is `(n + 1) // 2`; a size of 0 is no reason to fail."""
     model = imported("""
@@ -333,3 +375,22 @@ def test_a_slice_that_has_another_size_once(imported: Load) -> None:
     }""")
     for size in (0, 1, 2, 5):
         model.check(random(size))
+
+
+def test_a_quotient_that_may_be_negative_beside_a_convolution(imported: Load) -> None:
+    """`(n - 3) / 2` is -1 rounded down for n = 2, where a convolution of `(n - 1) // 2 + 1` has 1."""
+    model = imported("""
+    g (float[b, 1, n] x, float[1, 1, 3] w) => (float[b, 1, k] y) {
+        z = Conv <strides = [2], pads = [1, 1]> (x, w)
+        s = Shape(x)
+        two = Constant <value_ints = [2]> ()
+        three = Constant <value_ints = [3]> ()
+        zero = Constant <value_ints = [0]> ()
+        n = Gather(s, two)
+        less = Sub(n, three)
+        half = Div(less, two)
+        some = Max(half, zero)
+        y = Slice(z, zero, some, two)
+    }""")
+    for columns in (1, 2, 3, 8):
+        model.check(random(2, 1, columns), random(1, 1, 3))
