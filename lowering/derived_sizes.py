@@ -13,7 +13,10 @@ from typing import Any
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
-from .values import ANY_SIZE, Value, as_int, is_tensor
+from .values import ANY_SIZE, Value, as_int, fresh_dim, is_tensor, match
+
+_LONGEST = 48
+"""The most numbers and symbols in the expression of a size."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class DerivedSizes:
         """By structural hash."""
         self._quotients: dict[int, list[_Quotient]] = {}
         """By the structural hash of the canonical form, each once."""
+        self._symbols: dict[int, list[tuple[Any, Any]]] = {}
+        """Long expressions and their symbols, by structural hash."""
 
     def learn(self, value: Value, *, is_of_windows: bool = False) -> None:
         """Notes the sizes of a tensor, which may be the result of a convolution or pooling."""
@@ -53,6 +58,31 @@ class DerivedSizes:
                 self._sizes.setdefault(tvm_ffi.structural_hash(size), []).append(size)
             if is_of_windows or not is_known:
                 self._learn_quotients(size, is_of_windows)
+
+    def with_short_sizes(self, bb: Any, value: Value) -> Value:
+        """The value, with a symbol in place of each size that is a long expression.
+
+        Detectors add and compare the sizes of all levels of a pyramid: proofs about expressions of
+        thousands of terms would take minutes.
+        """
+        if not is_tensor(value) or not isinstance(value.ty.shape, relax.ShapeExpr):
+            return value
+        sizes = [self._shortened(size) for size in value.ty.shape.values]
+        if all(new.same_as(old) for new, old in zip(sizes, value.ty.shape.values, strict=True)):
+            return value
+        return match(bb, value, relax.TensorType(sizes, value.ty.dtype))
+
+    def _shortened(self, size: Any) -> Any:
+        """The size, or if it is a long expression, a symbol: the same each time."""
+        if isinstance(size, tirx.IntImm | ir.Var) or _terms(size) <= _LONGEST:
+            return size
+        named = self._symbols.setdefault(tvm_ffi.structural_hash(size), [])
+        for known, symbol in named:
+            if tvm_ffi.structural_equal(size, known):
+                return symbol
+        symbol = fresh_dim("size")
+        named.append((size, symbol))
+        return symbol
 
     def floor_quotient(self, left: Any, right: Any) -> Any:
         """`left // right` as a size of a convolution or pooling contains it; None if none does."""
@@ -125,6 +155,13 @@ def is_nonnegative(item: Any, least: Mapping[Any, int] | None = None) -> bool:
         first = tirx.IntImm("int64", (least or {}).get(symbol, 0))
         analyzer.bind(symbol, ir.Range(first, ANY_SIZE.extent))
     return int(analyzer.const_int_bound(item).min_value) >= 0
+
+
+def _terms(size: Any) -> int:
+    """How many numbers and symbols an expression has."""
+    found: list[Any] = []
+    tvm_ffi.structural_walk(size, ((tirx.IntImm, ir.Var), found.append))
+    return len(found)
 
 
 def _least(size: Any, quotient: Any) -> int | None:

@@ -90,6 +90,7 @@ class Emitter:
                 results = self._emit(scope, frame, step)
                 for tensor, value in zip(step.node.outputs, results, strict=False):
                     if tensor.name:
+                        value = scope.derived.with_short_sizes(self.bb, value)
                         scope.bind(frame, tensor, value)
                         if step.node.op in _OF_WINDOWS:
                             scope.derived.learn(value, is_of_windows=True)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx.parser
+import onnxruntime
 import pytest
 import tvm
 from tvm import relax, tirx
 
+import looplift
 from looplift.lowering.bodies import SIZE_OPERATORS, read_body
 from looplift.lowering.derived_sizes import DerivedSizes
 from looplift.lowering.operators import Accepts, find
@@ -101,3 +104,30 @@ def test_a_body_reads_the_sizes_that_it_captures() -> None:
         y = Expand (e, b)
     }"""
     assert order(text) == ["Shape", "Mul", "If", "Add", "Expand"]
+
+
+def test_a_long_size_gets_a_symbol() -> None:
+    """Equal sizes get the same one, and a run computes it."""
+    pieces = ", ".join(f"p{k}" for k in range(26))
+    nodes = " ".join(
+        f"m{k} = MaxPool <kernel_shape = [{k + 2}], strides = [{k + 2}]> (x) p{k} = Exp (m{k})"
+        for k in range(26)
+    )
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+    g (float[1, 1, n] x) => (float[1, 1, m] y) {{
+        {nodes}
+        a = Concat <axis = 2> ({pieces})
+        b = Sin (a)
+        c = Concat <axis = 2> ({pieces})
+        y = Add (b, c)
+    }}""")
+    module = looplift.from_onnx(model)
+    script = module["main"].script()
+    assert 'R.Tensor((1, 1, size), dtype="float32") = R.add' in script
+    assert "T.Select" not in script
+    main = relax.VirtualMachine(looplift.compile(module), tvm.cpu())["main"]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for length in (27, 60):
+        x = np.random.default_rng(0).standard_normal((1, 1, length)).astype(np.float32)
+        (wanted,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(main(tvm.runtime.tensor(x)).numpy(), wanted, rtol=1e-5)
