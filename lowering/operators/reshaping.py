@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tvm_ffi
-from tvm import relax, sym, tirx
+from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Sizes, Value, as_int, as_tensor, match
@@ -190,7 +190,8 @@ def expand(ctx: ConverterContext) -> Value:
 def tile(ctx: ConverterContext) -> Value:
     """Tile, see https://onnx.ai/onnx/operators/onnx__Tile.html.
 
-    Each axis becomes one of repeats, which is broadcast, and one of the data.
+    TVM's own for repeats of a run forgets how the sizes of the result are related to those of the
+    data.
     """
     data = ctx.tensor(0)
     dims = known_dims(data)
@@ -200,17 +201,20 @@ def tile(ctx: ConverterContext) -> Value:
     if len(repeats) != len(dims):
         raise UnsupportedError(f"there are {len(repeats)} repeats for {len(dims)} axes")
     shape = [sym.Analyzer().simplify(a * b) for a, b in zip(dims, repeats, strict=True)]
-    if any(as_int(size) == 0 for size in shape):  # `reshape` would read 0 as a size of the data.
+    if any(as_int(size) == 0 for size in shape):
         return relax.op.zeros(relax.ShapeExpr(shape), str(data.ty.dtype))
-    apart: list[Any] = []
-    repeated: list[Any] = []
-    for size, count in zip(dims, repeats, strict=True):
-        is_repeated = as_int(count) != 1
-        apart += [ONE, size] if is_repeated else [size]
-        repeated += [count, size] if is_repeated else [size]
-    data = ctx.bb.normalize(relax.op.reshape(data, relax.ShapeExpr(apart)))
-    data = relax.op.broadcast_to(data, relax.ShapeExpr(repeated))
-    return relax.op.reshape(ctx.bb.normalize(data), relax.ShapeExpr(shape))
+    return ctx.call_te(_tiled, data, repeats, name="tile")
+
+
+def _tiled(data: Any, repeats: Sequence[Any]) -> Any:
+    def source(position: Any, size: Any, count: Any) -> Any:
+        return position if as_int(count) == 1 else tirx.floormod(position, size)
+
+    def element(*positions: Any) -> Any:
+        return data(*map(source, positions, data.shape, repeats))
+
+    shape = [size * count for size, count in zip(data.shape, repeats, strict=True)]
+    return te.compute(shape, element, name="tile")
 
 
 def _folds(ctx: ConverterContext) -> bool:
