@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,8 +27,8 @@ def einsum(ctx: ConverterContext) -> Value:
     Operands are broadcast first along a letter whose sizes may differ: TVM takes one of them for
     all, and onnxruntime broadcasts a size of 1.
     """
-    letters = einsum_letters(ctx.attr("equation"))
     shapes = [known_dims(value) for value in ctx.inputs]
+    letters = einsum_letters(_with_letters(ctx.attr("equation"), shapes))
     operands = [] if letters is None else letters[0]
     if letters is None or [len(names) for names in operands] != [
         None if shape is None else len(shape) for shape in shapes
@@ -49,6 +50,34 @@ def einsum(ctx: ConverterContext) -> Value:
         return product
     summed = [size for letter, size in named.items() if letter not in letters[1]]
     return fill_if_empty(ctx, ctx.bb.normalize(ctx.by_tvm(aligned)), summed, 0)
+
+
+def _with_letters(equation: str, shapes: Sequence[Sequence[Any] | None]) -> str:
+    """The equation with letters in place of each ellipsis; as it is where a rank is not known.
+
+    The axes of an ellipsis are broadcast from the last one on. A result that is not given has them
+    first.
+    """
+    operands, arrow, result = equation.replace(" ", "").partition("->")
+    terms = operands.split(",")
+    if "..." not in operands or len(terms) != len(shapes) or None in shapes:
+        return equation
+    counts = [
+        len(shape or ()) - len(term.replace("...", "")) if "..." in term else 0
+        for term, shape in zip(terms, shapes, strict=True)
+    ]
+    free = [letter for letter in string.ascii_letters if letter not in equation]
+    if min(counts) < 0 or max(counts) > len(free):
+        return equation
+    names = "".join(free[: max(counts)])
+    terms = [
+        term.replace("...", names[len(names) - count :])
+        for term, count in zip(terms, counts, strict=True)
+    ]
+    if not arrow:
+        once = {letter for letter in operands if letter.isalpha() and operands.count(letter) == 1}
+        result = "..." + "".join(sorted(once))
+    return ",".join(terms) + "->" + result.replace("...", names)
 
 
 def _as_product(

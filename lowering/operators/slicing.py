@@ -189,7 +189,8 @@ def _firsts_and_counts(starts: Any, ends: Any, steps: Any, sizes: Any) -> Any:
         after_last = tirx.max(tirx.min(end, size), ZERO)
         before_last = tirx.Select(is_to_first, minus_one, tirx.max(tirx.min(end, last), minus_one))
         distance = tirx.Select(is_forward, after_last - first, first - before_last)
-        stride = tirx.max(tirx.Select(is_forward, step, -step), ONE)
+        backward_step = -tirx.max(step, tirx.IntImm("int64", -(2**63 - 1)))
+        stride = tirx.max(tirx.Select(is_forward, step, backward_step), ONE)
         count = tirx.floordiv(tirx.max(distance, ZERO) + stride - 1, stride)
         return tirx.Select(row == 0, first, tirx.Select(size == 0, ZERO, count))
 

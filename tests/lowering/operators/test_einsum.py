@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from .inputs import Load, random
+from .inputs import Array, Load, random
 
 
 def test_an_einsum_broadcasts_a_size_of_one(imported: Load) -> None:
@@ -77,3 +77,34 @@ def test_bytes_stay_bytes(imported: Load) -> None:
     (y,) = model.run(x, z)
     assert y.dtype == np.int8
     np.testing.assert_array_equal(y, np.einsum("abc,abd->cd", x, z))
+
+
+@pytest.mark.parametrize(
+    ("equation", "left", "right"),
+    [
+        ("...ij,...jk->...ik", "P, 3, 4", "Q, 4, 5"),
+        ("...ij,...jk", "P, 3, 4", "Q, 4, 5"),
+        ("...ij,...jk->...ik", "P, 3, 4", "4, 5"),
+        ("...ij, ...kj -> ...ik", "2, P, 3, 4", "Q, 5, 4"),
+        ("...i,...i->...", "P, 3", "Q, 3"),
+        ("i...,...j->i...j", "3, P", "Q, 5"),
+        ("...ij,jk->k...i", "P, 3, 4", "4, 5"),
+        ("b...i,b...ij->b...j", "2, P, 3", "2, Q, 3, 4"),
+    ],
+)
+def test_an_ellipsis_broadcasts(imported: Load, equation: str, left: str, right: str) -> None:
+    def operands(first: int, second: int) -> list[Array]:
+        known = {"P": first, "Q": second}
+        shapes = [[known.get(n) or int(n) for n in names.split(", ")] for names in (left, right)]
+        return [random(*shape) for shape in shapes]
+
+    rank = np.einsum(equation, *operands(1, 1)).ndim
+    result = ", ".join(f"y{axis}" for axis in range(rank))
+    model = imported(f"""
+    g (float[{left}] a, float[{right}] b) => (float[{result}] y) {{
+        y = Einsum <equation = "{equation}"> (a, b)
+    }}""")
+    for sizes in ((2, 2), (1, 3), (3, 1), (1, 1)):
+        factors = operands(*sizes)
+        (y,) = model.run(*factors)
+        np.testing.assert_allclose(y, np.einsum(equation, *factors), rtol=1e-5, atol=1e-5)
