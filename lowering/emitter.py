@@ -91,9 +91,9 @@ class Emitter:
                 for tensor, value in zip(step.node.outputs, results, strict=False):
                     if tensor.name:
                         value = scope.derived.with_short_sizes(self.bb, value)
-                        scope.bind(frame, tensor, value)
                         if step.node.op in _OF_WINDOWS:
                             scope.derived.learn(value, is_of_windows=True)
+                        scope.bind(frame, tensor, value)
             frame.position = len(body.steps)
             return [frame.values[output] for output in body.graph.outputs]
 
