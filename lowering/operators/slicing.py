@@ -50,11 +50,15 @@ def concat(ctx: ConverterContext) -> Value:
     operands = read_symbolic(ctx.inputs)
     if operands:
         return _concatenated_sizes(operands, ctx.attr("axis", 1))
-    tensors = ctx.tensors()
+    tensors, axis = ctx.tensors(), ctx.attr("axis", 1)
     result = ctx.bb.normalize(ctx.by_tvm(tensors))
-    if not lacks_shape(result):
+    if lacks_shape(result):
+        return ctx.by_tvm(match_other_axes(ctx.bb, tensors, axis))
+    # A part without elements would give kernels over it, for which no schedule for GPUs is made.
+    parts = [tensor for tensor in tensors if as_int(dims_of(tensor, "input")[axis]) != 0]
+    if len(parts) == len(tensors) or not parts:
         return result
-    return ctx.by_tvm(match_other_axes(ctx.bb, tensors, ctx.attr("axis", 1)))
+    return ctx.by_tvm(parts) if len(parts) > 1 else parts[0]
 
 
 def _concatenated_sizes(operands: Sequence[Sizes], axis: int) -> Value:

@@ -172,6 +172,25 @@ def replace_fast_intrinsics(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
+def branch_for_selects(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with `if_then_else` in place of `Select`, for CUDA.
+
+    TVM 0.27 declares the condition of a vectorised Select with the type of its values, which the
+    CUDA compiler refuses.
+    """
+    if tvm.target.Target.current().kind.name != "cuda":
+        return module
+
+    def branch(select: tirx.Select) -> Any:
+        return tirx.if_then_else(select.condition, select.true_value, select.false_value)
+
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(kernel.body, (tirx.Select, branch), order="post")
+            module[variable] = kernel.with_body(body)
+    return module
+
+
 def bind_to_one_thread(module: tvm.IRModule) -> tvm.IRModule:
     """Give every kernel without threads one: those that looplift writes, and those of no rule.
 

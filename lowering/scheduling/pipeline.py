@@ -44,6 +44,7 @@ from .extremes import drop_second_extremes
 from .few_positions import FewPositions
 from .gpu import (
     bind_to_one_thread,
+    branch_for_selects,
     drop_unit_reductions,
     replace_fast_intrinsics,
     schedule_for_gpu,
@@ -197,6 +198,7 @@ def _for_gpu(target: tvm.target.Target) -> Any:
             schedule_for_gpu(target),
             _module_pass(bind_to_one_thread),
             _module_pass(replace_fast_intrinsics),
+            _module_pass(branch_for_selects),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),
@@ -319,11 +321,12 @@ def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _writes_elements(kernel: tirx.PrimFunc) -> bool:
-    """Whether the kernel writes a tensor that may have elements, of others or of its own."""
+    """Whether the kernel writes a tensor of its caller that may have elements."""
+    kept = [param for param in kernel.params if _is_tensor(param) and not _has_no_elements(param)]
     found: list[Any] = []
 
     def visit(store: tirx.BufferStore) -> None:
-        if not _has_no_elements(store.buffer):
+        if any(store.buffer.same_as(param) for param in kept):
             found.append(store)
 
     tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, visit))

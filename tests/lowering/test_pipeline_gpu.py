@@ -96,6 +96,24 @@ regions (float[b, c, h, w] x, float[k, 4] boxes, int64[k] images, float[b, 2, d,
     mean = ReduceMean <keepdims = 0> (x)
     volumes = ConvTranspose (z, f)
 }"""
+PRODUCT = """
+<ir_version: 8, opset_import: ["" : 17]>
+product (float[b, t, n] x, float[b, n, 32] y, float[b, t, 32] z)
+    => (float[b, t, 32] sum, float[b, s, 32] joined,
+        float[b, t, 0] turned)
+{
+    product = MatMul (x, y)
+    sum = Add (product, z)
+    start = Constant <value_ints = [0]> ()
+    axis = Constant <value_ints = [1]> ()
+    none = Slice (z, start, start, axis)
+    joined = Concat <axis = 1> (none, sum)
+    first = Constant <value_ints = [1]> ()
+    last = Constant <value_ints = [30]> ()
+    columns = Constant <value_ints = [2]> ()
+    back = Constant <value_ints = [-1]> ()
+    turned = Slice (sum, first, last, columns, back)
+}"""
 MODELS = {
     "counted": COUNTED,
     "conditional": CONDITIONAL,
@@ -108,6 +126,8 @@ MODELS = {
     "weights": WEIGHTS,
     "domains": DOMAINS,
     "regions": REGIONS,
+    "product": PRODUCT,
+    "product of no columns": PRODUCT,
 }
 FEEDS: dict[str, Feed] = {
     "counted": {"n": np.array(5), "a": weight(3), "b": weight(3)},
@@ -137,6 +157,10 @@ FEEDS: dict[str, Feed] = {
         "x": np.array([[-2, -1.5, -0.5, 0, 3]], np.float32),
         "exponent": np.array([[5, 4, -1, 2, 0.5]], np.float32),
     },
+}
+FEEDS |= {
+    name: {"x": weight(2, 9, n), "y": weight(2, n, 32), "z": weight(2, 9, 32)}
+    for name, n in [("product", 7), ("product of no columns", 0)]
 }
 FEEDS["lengths"] = {**FEEDS["layer"], "lengths": np.array([2, 6], np.int32)}
 
@@ -224,6 +248,16 @@ def test_sines_need_no_float64_where_there_is_none() -> None:
     target = tvm.target.Target({"kind": "metal"}, host={"kind": "llvm"})
     module = looplift.from_onnx(parse(DOMAINS))
     assert "metal" in kinds(looplift.compile(module, target).mod)
+
+
+def test_no_value_is_selected_by_a_vector() -> None:
+    """TVM's code for it does not compile."""
+    with gpu():
+        lowered = relax.get_pipeline("looplift")(imported(parse(PRODUCT)))
+    text = "".join(kernel.script() for kernel in lowered.functions.values())
+    assert "T.vectorized" in text
+    assert "T.if_then_else" in text
+    assert "T.Select" not in text
 
 
 def kinds(module: Any) -> set[str]:

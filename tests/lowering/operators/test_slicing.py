@@ -177,3 +177,33 @@ def test_a_step_of_0(imported: Load) -> None:
     with pytest.raises(Exception, match="match_cast error"):
         model.run(random(3), np.array([0]))
     model.check(random(3), np.array([2]))
+
+
+NONE = """
+        axis = Constant <value_ints = [1]> ()
+        start = Constant <value_ints = [0]> ()
+        none = Slice ({}, start, start, axis)"""
+
+
+def test_parts_without_elements_are_not_concatenated(imported: Load) -> None:
+    model = imported(f"""
+    g (float[n, 2] x) => (float[n, 4] y, float[n, 2] z, float[n, 0] w) {{
+        {NONE.format("x")}
+        y = Concat <axis = 1> (none, x, none, x)
+        z = Concat <axis = -1> (none, x)
+        w = Concat <axis = 1> (none, none)
+    }}""")
+    assert model.module.script().count("R.concat") == 2
+    for rows in (0, 1, 3):
+        model.check(random(rows, 2))
+
+
+def test_a_part_without_elements_has_the_other_sizes(imported: Load) -> None:
+    model = imported(f"""
+    g (float[2, 2] x, float[m, 2] z) => (float[a, b] y) {{
+        {NONE.format("z")}
+        y = Concat <axis = 1> (none, x)
+    }}""")
+    model.check(random(2, 2), random(2, 2))
+    with pytest.raises(RuntimeError, match="match_cast"):
+        model.run(random(2, 2), random(3, 2))
