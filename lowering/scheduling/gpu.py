@@ -6,6 +6,7 @@ slowly, but without a copy to the host.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import tvm
@@ -189,6 +190,52 @@ def branch_for_selects(module: tvm.IRModule) -> tvm.IRModule:
             body = tvm_ffi.structural_map(kernel.body, (tirx.Select, branch), order="post")
             module[variable] = kernel.with_body(body)
     return module
+
+
+def skip_empty_grids(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with kernels that the host does not launch where their grid has no blocks.
+
+    TVM's runtime launches one block then, which would touch memory that an empty tensor lacks. The
+    launch is in a loop of at most one iteration, because TVM inserts no barriers below a condition.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc):
+            inner = [loop for grid in _grids(kernel.body) for loop in _grids(grid.body)]
+
+            def launch(loop: tirx.For, inner: list[tirx.For] = inner) -> tirx.For:
+                is_launch = _is_grid(loop) and not any(loop.same_as(other) for other in inner)
+                return _unless_empty(loop) if is_launch else loop
+
+            body = tvm_ffi.structural_map(kernel.body, (tirx.For, launch), order="post")
+            module[variable] = kernel.with_body(body)
+    return module
+
+
+def _unless_empty(grid: tirx.For) -> tirx.For:
+    """A launch that happens only if the grid has blocks."""
+    sizes = [loop.extent for loop in [grid, *_grids(grid.body)] if static_size(loop.extent) is None]
+    if not sizes:
+        return grid
+    zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
+    count = functools.reduce(tirx.min, [tirx.Cast("int64", size) for size in sizes], one)
+    return tirx.For(tirx.Var("launch", "int64"), zero, count, tirx.ForKind.SERIAL, grid)
+
+
+def _grids(body: Any) -> list[tirx.For]:
+    """The loops over the blocks of a grid, one for each of its axes."""
+    found: list[tirx.For] = []
+
+    def visit(loop: tirx.For) -> None:
+        if _is_grid(loop):
+            found.append(loop)
+
+    tvm_ffi.structural_walk(body, (tirx.For, visit))
+    return found
+
+
+def _is_grid(loop: tirx.For) -> bool:
+    is_bound = loop.kind == tirx.ForKind.THREAD_BINDING
+    return is_bound and str(loop.thread_binding.thread_tag).startswith("blockIdx")
 
 
 def bind_to_one_thread(module: tvm.IRModule) -> tvm.IRModule:

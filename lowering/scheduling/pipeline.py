@@ -48,6 +48,7 @@ from .gpu import (
     drop_unit_reductions,
     replace_fast_intrinsics,
     schedule_for_gpu,
+    skip_empty_grids,
     sum_along_last_axis,
 )
 from .interleaving import Interleaving
@@ -199,6 +200,7 @@ def _for_gpu(target: tvm.target.Target) -> Any:
             _module_pass(bind_to_one_thread),
             _module_pass(replace_fast_intrinsics),
             _module_pass(branch_for_selects),
+            _module_pass(skip_empty_grids),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),
             passes.CallTIRRewrite(),

@@ -10,6 +10,7 @@ import onnx
 import onnxruntime
 import pytest
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 import looplift
@@ -258,6 +259,37 @@ def test_no_value_is_selected_by_a_vector() -> None:
     assert "T.vectorized" in text
     assert "T.if_then_else" in text
     assert "T.Select" not in text
+
+
+@pytest.mark.parametrize("model", [PRODUCT, SUMS, REGIONS], ids=["product", "sums", "regions"])
+def test_no_block_is_launched_where_a_grid_has_none(model: str) -> None:
+    with gpu():
+        lowered = relax.get_pipeline("looplift")(imported(parse(model)))
+    kernels = [one for one in lowered.functions.values() if isinstance(one, tirx.PrimFunc)]
+    grids = [grid for kernel in kernels for grid in symbolic_grids(kernel.body)]
+    launches = [loop for kernel in kernels for loop in launch_loops(kernel.body)]
+    launched = [grid for loop in launches for grid in symbolic_grids(loop.body)]
+    assert launched
+    assert len(launched) == len(grids)
+    for loop in launches:
+        assert str(loop.extent).startswith("T.min(")
+
+
+def launch_loops(body: Any) -> list[tirx.For]:
+    """The loops around launches, at most one around each."""
+    return [loop for loop in loops_of(body) if loop.loop_var.name == "launch"]
+
+
+def symbolic_grids(body: Any) -> list[tirx.For]:
+    bound = [loop for loop in loops_of(body) if loop.thread_binding is not None]
+    grids = [loop for loop in bound if loop.thread_binding.thread_tag.startswith("blockIdx")]
+    return [grid for grid in grids if not isinstance(grid.extent, tirx.IntImm)]
+
+
+def loops_of(body: Any) -> list[tirx.For]:
+    found: list[tirx.For] = []
+    tvm_ffi.structural_walk(body, (tirx.For, found.append))
+    return found
 
 
 def kinds(module: Any) -> set[str]:
