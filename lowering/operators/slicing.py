@@ -53,12 +53,18 @@ def concat(ctx: ConverterContext) -> Value:
     tensors, axis = ctx.tensors(), ctx.attr("axis", 1)
     result = ctx.bb.normalize(ctx.by_tvm(tensors))
     if lacks_shape(result):
-        return ctx.by_tvm(match_other_axes(ctx.bb, tensors, axis))
-    # A part without elements would give kernels over it, for which no schedule for GPUs is made.
-    parts = [tensor for tensor in tensors if as_int(dims_of(tensor, "input")[axis]) != 0]
+        tensors = match_other_axes(ctx.bb, tensors, axis)
+        result = ctx.bb.normalize(ctx.by_tvm(tensors))
+    # No schedule for GPUs takes kernels that read a part without elements.
+    parts = [tensor for tensor in tensors if not _is_empty(tensor, axis)]
     if len(parts) == len(tensors) or not parts:
         return result
     return ctx.by_tvm(parts) if len(parts) > 1 else parts[0]
+
+
+def _is_empty(tensor: Value, axis: int) -> bool:
+    dims = known_dims(tensor)
+    return dims is not None and as_int(dims[axis]) == 0
 
 
 def _concatenated_sizes(operands: Sequence[Sizes], axis: int) -> Value:

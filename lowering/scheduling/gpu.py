@@ -193,17 +193,17 @@ def branch_for_selects(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def skip_empty_grids(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with kernels that the host does not launch where their grid has no blocks.
+    """The module without launches of kernels whose grid has no blocks.
 
-    TVM's runtime launches one block then, which would touch memory that an empty tensor lacks. The
-    launch is in a loop of at most one iteration, because TVM inserts no barriers below a condition.
+    TVM's runtime would launch one block, which accesses memory outside the empty tensor. The launch
+    is in a loop of at most one iteration, because TVM inserts no barriers below a condition.
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):
-            inner = [loop for grid in _grids(kernel.body) for loop in _grids(grid.body)]
+            inner = [loop for grid in _block_loops(kernel.body) for loop in _block_loops(grid.body)]
 
             def launch(loop: tirx.For, inner: list[tirx.For] = inner) -> tirx.For:
-                is_launch = _is_grid(loop) and not any(loop.same_as(other) for other in inner)
+                is_launch = _is_block_loop(loop) and not any(loop.same_as(other) for other in inner)
                 return _unless_empty(loop) if is_launch else loop
 
             body = tvm_ffi.structural_map(kernel.body, (tirx.For, launch), order="post")
@@ -213,7 +213,9 @@ def skip_empty_grids(module: tvm.IRModule) -> tvm.IRModule:
 
 def _unless_empty(grid: tirx.For) -> tirx.For:
     """A launch that happens only if the grid has blocks."""
-    sizes = [loop.extent for loop in [grid, *_grids(grid.body)] if static_size(loop.extent) is None]
+    sizes = [
+        loop.extent for loop in [grid, *_block_loops(grid.body)] if static_size(loop.extent) is None
+    ]
     if not sizes:
         return grid
     zero, one = tirx.const(0, "int64"), tirx.const(1, "int64")
@@ -221,19 +223,19 @@ def _unless_empty(grid: tirx.For) -> tirx.For:
     return tirx.For(tirx.Var("launch", "int64"), zero, count, tirx.ForKind.SERIAL, grid)
 
 
-def _grids(body: Any) -> list[tirx.For]:
-    """The loops over the blocks of a grid, one for each of its axes."""
+def _block_loops(body: Any) -> list[tirx.For]:
+    """The loops bound to `blockIdx`, one for each axis of a grid."""
     found: list[tirx.For] = []
 
     def visit(loop: tirx.For) -> None:
-        if _is_grid(loop):
+        if _is_block_loop(loop):
             found.append(loop)
 
     tvm_ffi.structural_walk(body, (tirx.For, visit))
     return found
 
 
-def _is_grid(loop: tirx.For) -> bool:
+def _is_block_loop(loop: tirx.For) -> bool:
     is_bound = loop.kind == tirx.ForKind.THREAD_BINDING
     return is_bound and str(loop.thread_binding.thread_tag).startswith("blockIdx")
 

@@ -323,12 +323,14 @@ def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _writes_elements(kernel: tirx.PrimFunc) -> bool:
-    """Whether the kernel writes a tensor of its caller that may have elements."""
-    kept = [param for param in kernel.params if _is_tensor(param) and not _has_no_elements(param)]
+    """Whether the kernel writes a parameter that may have elements."""
+    nonempty = [
+        param for param in kernel.params if _is_tensor(param) and not _has_no_elements(param)
+    ]
     found: list[Any] = []
 
     def visit(store: tirx.BufferStore) -> None:
-        if any(store.buffer.same_as(param) for param in kept):
+        if any(store.buffer.same_as(param) for param in nonempty):
             found.append(store)
 
     tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, visit))
