@@ -7,6 +7,8 @@ onnxruntime.
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 from .api import (
     Report,
     RewriteResult,
@@ -40,3 +42,10 @@ __all__ = [
     "rewrite",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> str:
+    # Only when it is asked for: sources that are not installed have no version.
+    if name == "__version__":
+        return version("looplift")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

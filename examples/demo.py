@@ -94,12 +94,12 @@ def time_scripted(model: onnx.ModelProto) -> None:
         "Relax, TVM": lambda: run(*arguments).numpy(),
     }
     expected = calls["original, onnxruntime"]()
-    before = milliseconds(calls["original, onnxruntime"])
+    times = {name: milliseconds(call) for name, call in calls.items()}
+    before = times["original, onnxruntime"]
     table = Table("200 frames", "milliseconds", "times as fast", "largest difference")
     for name, call in calls.items():
-        took = milliseconds(call)
         difference = np.abs(call() - expected).max()
-        table.add_row(name, f"{took:.2f}", f"{before / took:.1f}", f"{difference:.1e}")
+        table.add_row(name, f"{times[name]:.2f}", f"{before / times[name]:.1f}", f"{difference:.1e}")
     CONSOLE.print(table)
 
 

@@ -28,6 +28,9 @@ from .weights import Array, Weight
 
 _MOST_TERMS = 32
 """The most terms of an expanded product."""
+MOST_ELEMENTS = 1 << 26
+"""The most elements of matrices that are made from a smaller weight or from none. Cells have
+smaller ones; a value that no cell computes may have so many features that none would fit memory."""
 
 
 def _combined_key(*parts: bytes) -> bytes:
@@ -202,15 +205,26 @@ def as_matrix(coefficient: Coefficient, width: int) -> Weight:
     """A coefficient of a monomial with `width` features as a matrix."""
     if not isinstance(coefficient, ColumnSelection):
         return coefficient
-    ones = np.ones(len(coefficient.columns), coefficient.scale.dtype)
-    diagonal = weights.multiply(np.diag(ones), coefficient.scale)
-    return _selection_matmul(ColumnSelection(coefficient.columns, ones), width, diagonal)
+    columns = coefficient.columns
+    check_elements(width * len(columns))
+    used = np.flatnonzero(columns >= 0)
+    ones = np.zeros((width, len(columns)), coefficient.scale.dtype)
+    ones[columns[used], used] = 1
+    return weights.multiply(ones, coefficient.scale)
+
+
+def check_elements(count: int) -> None:
+    """Raises Miss for more elements than matrices may have that are made from smaller weights."""
+    if count > MOST_ELEMENTS:
+        raise Miss("its weights would be a matrix of more than {} elements", MOST_ELEMENTS)
 
 
 def _selection_matmul(selection: ColumnSelection, width: int, matrix: Weight) -> Weight:
     """The matrix product of a selection, seen as a matrix with `width` rows, and a matrix."""
     used = np.flatnonzero(selection.columns >= 0)
     columns = selection.columns[used]
+    if len(columns) < width:
+        check_elements(width * matrix.shape[1])
     rows = weights.take(matrix, used, 0)
     scale = weights.reshape(weights.take(selection.scale, used, 0), (len(used), 1))
     rows = weights.multiply(rows, scale)

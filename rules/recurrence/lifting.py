@@ -151,13 +151,16 @@ class LiftedValue:
     def contract(self, axis: int, matrix: Weight) -> LiftedValue:
         """Multiplies each slice along a feature axis by a matrix (features in, features out).
 
-        Raises Miss for a batch axis.
+        Raises Miss for a batch axis, and for more slices than any cell has.
         """
         axis %= len(self.axes)
         size = self.axes[axis]
         if isinstance(size, BatchAxis) or size != matrix.shape[0]:
             raise Miss("it sums over the batch axis")
         rows = np.moveaxis(self.feature_numbers(), axis, -1).reshape(-1, size)
+        if len(rows) > 1:  # Each slice gets a matrix with the columns of all of them.
+            widest = max((m.width for m, _ in self.form.monomials), default=0)
+            affine_forms.check_elements(widest * len(rows) ** 2 * matrix.shape[1])
         parts = [self.form.take(row).matmul(matrix) for row in rows]
         others = [a for k, a in enumerate(self.axes) if k != axis]
         result = LiftedValue(affine_forms.concat(parts), (*others, matrix.shape[1]))

@@ -171,6 +171,14 @@ def test_copies_whose_initial_state_may_not_fit_are_declined(inputs: str, reason
     rewritten(model, FEEDS, 1e-5)
 
 
+def test_copies_whose_state_has_many_rows_are_declined() -> None:
+    """As layers of a detector that share a product: each row of the state would be features."""
+    copy = "q@ = MatMul(h@, r) a@ = Add(q@, x) h# = Tanh(a@) "
+    text = f"""m (float[B,300,64] x, float[B,300,64] h0) => (float[B,300,64] h3)
+      <{constant("r", 64, 64)}> {{ {_unrolled(copy, 3)} }}"""
+    assert "a matrix of more than" in " ".join(_reasons(parse(text, opset=21)))
+
+
 def _reasons(model: onnx.ModelProto) -> list[str]:
     """Why RerollRecurrence does not fire at each node."""
     _, _, engine = run_rules(model, [])
