@@ -99,7 +99,9 @@ def time_scripted(model: onnx.ModelProto) -> None:
     table = Table("200 frames", "milliseconds", "times as fast", "largest difference")
     for name, call in calls.items():
         difference = np.abs(call() - expected).max()
-        table.add_row(name, f"{times[name]:.2f}", f"{before / times[name]:.1f}", f"{difference:.1e}")
+        table.add_row(
+            name, f"{times[name]:.2f}", f"{before / times[name]:.1f}", f"{difference:.1e}"
+        )
     CONSOLE.print(table)
 
 

@@ -97,6 +97,7 @@ from .values.cast_like import CastLikeToCast
 from .values.common_subexpressions import EliminateCommonSubexpression
 from .values.constants import ConstantToInitializer, DeduplicateConstants, FoldConstants
 from .values.dead_nodes import EliminateDeadNode, EliminateIdentity
+from .values.padding import FoldPadIntoConv
 from .values.reshapes import EliminateRedundantReshape
 from .values.squeeze_axes import InferSqueezeAxes
 from .values.traps import FailingNodeToTrap
@@ -135,10 +136,11 @@ PHASES: tuple[Phase, ...] = (
             CompareBeforeCast,
             FailingNodeToTrap,
             FoldConstants,
+            FoldPadIntoConv,
             DeduplicateConstants,
             EliminateCommonSubexpression,
         ),
-        "Folds constants and removes dead and repeated nodes.",
+        "Folds constants and padding, and removes dead and repeated nodes.",
     ),
     Phase(
         "branches",

@@ -12,6 +12,7 @@ from . import (  # noqa: F401  (each registers its converters)
     elementwise,
     extremes,
     fourier,
+    grid_sample,
     indexing,
     machine_learning,
     matmul,

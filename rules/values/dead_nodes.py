@@ -16,6 +16,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.graph.declarations import numpy_type
 from ...rewrite.graph.ir import Node, Tensor
+from .padding import pad_amounts
 
 
 class EliminateDeadNode(Rule[Node]):
@@ -34,13 +35,15 @@ class EliminateDeadNode(Rule[Node]):
 
 
 class EliminateIdentity(Rule[Tensor]):
-    """Removes Identity, And with true, Or with false, and Casts that change nothing."""
+    """Removes Identity, And with true, Or with false, and Casts and Pads that change nothing."""
 
-    root = ("Identity", "Cast", "And", "Or")
+    root = ("Identity", "Cast", "Pad", "And", "Or")
     fires = "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
     spares = {
         "another type": "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
         "a node of its own": "g (float[2] x) => (float[2] y) { y = Identity(x) }",
+        "may add or remove": """g (float[N] x) => (float[M] y) <int64[2] pads = {0, 1}> {
+      u = Pad(x, pads) y = Abs(u) }""",
     }
 
     def match(self, m: Match) -> Tensor:
@@ -65,6 +68,10 @@ def _equal_operand(m: Match) -> Tensor:
         first = _before_round_trip(m, first)
         same = m.facts.dtype(first) == int(m.node.attrs["to"])
         m.need(same, "{} has another type than it is cast to", first, at=first)
+    if m.node.op == "Pad":
+        rank = m.need(m.facts.rank(first), "the rank of {} is not known", first, at=first)
+        amounts = pad_amounts(m.facts, m.node, rank)
+        m.need(amounts is not None and not any(amounts), "Pad may add or remove elements")
     if m.node.op not in ("And", "Or"):
         return first
     neutral = m.node.op == "And"
