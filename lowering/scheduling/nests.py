@@ -167,10 +167,11 @@ def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with elementwise nests inlined into the elementwise nests that read them.
 
     Keeps nests of reductions and what they read. Every reader computes as many elements and reads
-    each at its own place, so that no work is repeated, but for sums and products of two parameters.
+    each at its own place, so that no work is repeated, but for a few operations on parameters.
+    Selections by joined truth values become nested ones.
     """
     if _has_single_nest(kernel):
-        return kernel
+        return _with_nested_selections(kernel)
     schedule = s_tir.Schedule(kernel)
     try:
         root = schedule.get_sblock("root")
@@ -181,7 +182,41 @@ def inlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     except (s_tir.ScheduleError, tvm.error.InternalError):
         # There is no root, or TVM met a form that it did not foresee.
         return kernel
-    return schedule.mod["main"]
+    return _with_nested_selections(schedule.mod["main"])
+
+
+_JOINS = (tirx.And, tirx.Or, tirx.Not)
+
+
+def _with_nested_selections(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel with `Select(a and b, x, y)` as `Select(a, Select(b, x, y), y)`, and so on.
+
+    What joins vectors of truth values is compiled wrongly, see `has_truth_values`. Values with
+    calls of functions are not repeated.
+    """
+    found: list[Any] = []
+    tvm_ffi.structural_walk(kernel.body, (_JOINS, found.append))
+    if not found:
+        return kernel
+    body = tvm_ffi.structural_map(kernel.body, (tirx.Select, _nested_selection), order="post")
+    return kernel.with_body(body)
+
+
+def _nested_selection(select: Any) -> Any:
+    condition, one, other = select.condition, select.true_value, select.false_value
+    if not isinstance(condition, _JOINS) or any(map(_has_call, (one, other))):
+        return select
+    if isinstance(condition, tirx.Not):
+        return _nested_selection(tirx.Select(condition.a, other, one))
+    inner = _nested_selection(tirx.Select(condition.b, one, other))
+    branches = (inner, other) if isinstance(condition, tirx.And) else (one, inner)
+    return _nested_selection(tirx.Select(condition.a, *branches))
+
+
+def _has_call(expression: Any) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expression, (ir.Call, found.append))
+    return bool(found)
 
 
 def without_copies(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -224,19 +259,34 @@ def _inlines(block: Any, consumer: Any, kernel: tirx.PrimFunc) -> bool:
     return len(reads) <= _MOST_READS and len(set(places)) == 1 and _same_size(block, consumer)
 
 
-def _is_cheap(block: Any, kernel: tirx.PrimFunc) -> bool:
-    """Whether a block computes one element, or a sum, difference or product of two.
+_MOST_LEAVES = 4
+"""Operands of a nest up to which it is computed again for each of several readers."""
+_OPERATIONS = (
+    tirx.Add, tirx.Sub, tirx.Mul, *_JOINS,
+    tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE,
+)  # fmt: skip
 
-    Each is a number or an element of a parameter of the kernel.
-    """
-    value = block.body.value
+
+def _is_cheap(block: Any, kernel: tirx.PrimFunc) -> bool:
+    """Whether a block computes a few operations of numbers and parameters of the kernel."""
+    leaves = _leaves(block.body.value)
+    return len(leaves) <= _MOST_LEAVES and all(
+        isinstance(leaf, (tirx.IntImm, tirx.FloatImm)) or _is_parameter(leaf, kernel)
+        for leaf in leaves
+    )
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The operands of the operations that an expression consists of."""
     while isinstance(value, tirx.Cast):
         value = value.value
-    parts = [value.a, value.b] if isinstance(value, (tirx.Add, tirx.Sub, tirx.Mul)) else [value]
-    return all(
-        isinstance(part, (tirx.IntImm, tirx.FloatImm)) or _is_parameter(part, kernel)
-        for part in parts
-    )
+    if isinstance(value, tirx.Select):
+        parts = [value.condition, value.true_value, value.false_value]
+    elif isinstance(value, _OPERATIONS):
+        parts = [value.a] if isinstance(value, tirx.Not) else [value.a, value.b]
+    else:
+        return [value]
+    return [leaf for part in parts for leaf in _leaves(part)]
 
 
 def _is_parameter(value: Any, kernel: tirx.PrimFunc) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from tvm import cpu, relax, runtime
+from tvm import cpu, relax, runtime, tirx
 
 import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.matmul import MatrixProduct
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..small_models import parse
 
@@ -23,3 +26,33 @@ def test_logic_in_a_fused_kernel(shape: str) -> None:
     machine = relax.VirtualMachine(looplift.compile(looplift.from_onnx(model)), cpu())
     for got, wanted in zip(machine["main"](runtime.tensor(x)), expected):
         np.testing.assert_array_equal(got.numpy(), wanted)
+
+
+@pytest.mark.parametrize(
+    "joined",
+    ["And(a, b)", "Or(a, b)", "Not(b)", "And(a, nb)", "Or(na, nb)", "Not(ab)"],
+)
+def test_scores_that_joined_masks_hide(joined: str) -> None:
+    """The masks are the same for all heads; the product computes them again for each."""
+    model = parse(f"""g (float[n,4,8,16] q, float[n,4,16,t] k, bool[8,1] a, bool[n,1,1,t] b) => (float[n,4,8,t] y)
+      <float zero = {{0}}, float low = {{-1000}}> {{
+        p = MatMul(q, k) na = Not(a) nb = Not(b) ab = And(na, b)
+        m = {joined} w = Where(m, zero, low) y = Add(p, w) }}""")
+    module = looplift.from_onnx(model)
+    with as_target("native") as target:
+        functions = lower_to_kernels(module).functions
+        kernels = [f for f in functions.values() if isinstance(f, tirx.PrimFunc)]
+        taken = [MatrixProduct().apply(k, target, False) is not None for k in kernels]
+    assert taken == [True]
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    machine = relax.VirtualMachine(looplift.compile(module), cpu())
+    random = np.random.default_rng(0)
+    for n, t in ((1, 1), (2, 7), (1, 40), (0, 3), (2, 0)):
+        inputs = {
+            "q": random.standard_normal((n, 4, 8, 16), np.float32),
+            "k": random.standard_normal((n, 4, 16, t), np.float32),
+            "a": random.random((8, 1)) < 0.5,
+            "b": random.random((n, 1, 1, t)) < 0.5,
+        }
+        got = machine["main"](*map(runtime.tensor, inputs.values())).numpy()
+        np.testing.assert_allclose(got, session.run(None, inputs)[0], rtol=1e-5, atol=1e-5)

@@ -25,8 +25,9 @@ def _folded(text: str, opset: int = 21) -> onnx.NodeProto:
     assert trace.defects() == []
     assert_equivalent(model, after, FEEDS, 1e-6)
     assert "Pad" not in ops(after)
-    (conv,) = (node for node in after.graph.node if node.op_type == "Conv")
-    return conv
+    found: list[onnx.NodeProto] = [node for node in after.graph.node if node.op_type == "Conv"]
+    assert len(found) == 1
+    return found[0]
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, object]:
