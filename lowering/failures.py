@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Sequence
 
@@ -99,6 +100,16 @@ def _remedy(reason: str, inputs: Sequence[Value]) -> str:
 def _sentence(node: Node, error: Exception) -> str:
     if isinstance(error, LoopliftError):
         return error.what
+    text = _readable(summary_line(error)).rstrip(".")
     if find(node.domain, node.op) is BY_TVM and node.domain:
-        return f"TVM's converter takes other inputs only ({summary_line(error).rstrip('.')})"
-    return f"{summary_line(error).rstrip('.')} ({type(error).__name__})"
+        return f"TVM's converter takes other inputs only ({text})"
+    return f"{text} ({type(error).__name__})"
+
+
+_OPERATOR = re.compile(r'ir\.Op\(.*?name="([^"]+)".*?support_level=\d+\)')
+_NUMBER = re.compile(r"T\.int64\((-?\d+)\)")
+
+
+def _readable(text: str) -> str:
+    """A message of TVM with the names of operators and numbers in place of their descriptions."""
+    return _NUMBER.sub(r"\1", _OPERATOR.sub(r"\1", text))

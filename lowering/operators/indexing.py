@@ -113,7 +113,7 @@ def scatter_nd(ctx: ConverterContext) -> Value:
         return ctx.by_tvm()
     wanted = [*places[:-1], *dims[depth:]]
     is_static = all(as_int(size) is not None for size in (*wanted, *own))
-    if not is_static and len(own) == len(wanted) and not isinstance(updates, Constant):
+    if not is_static and len(own) == len(wanted):
         updates = match(ctx.bb, updates, relax.TensorType(wanted, updates.ty.dtype))
     return ctx.by_tvm([data, indices, updates])
 

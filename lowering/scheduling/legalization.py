@@ -13,7 +13,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, relax, te, tirx, topi
+from tvm import ir, relax, sym, te, tirx, topi
 
 from ..processor import is_for_llvm
 from ..values import Constant
@@ -59,7 +59,8 @@ def _legalizations() -> dict[str, LegalizeFunc]:
         for name in ("relax.max", "relax.min")
         if is_for_llvm()
     }
-    changed = means | where | roi_align | extremes
+    scatter = {"relax.scatter_nd": partial(_scatter_nd, known["relax.scatter_nd"])}
+    changed = means | where | roi_align | extremes | scatter
     return known | changed | {"relax.take": _take, "relax.nn.relu": _relu}
 
 
@@ -272,6 +273,46 @@ def _broadcast_element(tensor: te.Tensor, places: Sequence[Any]) -> Any:
     return tensor(
         *(0 if static_size(size) == 1 else p for size, p in zip(tensor.shape, here, strict=True))
     )
+
+
+def _scatter_nd(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
+    """Names computed sizes: TVM's kernel refuses equal ones that are not the same expression.
+
+    That the sizes fit has been checked, see the converter of ScatterND.
+    """
+    names: list[tuple[Any, Any]] = []
+
+    def named(size: Any) -> Any:
+        if isinstance(size, (tirx.IntImm, ir.Var)):
+            return size
+        for name, known in names:
+            if sym.Analyzer().can_prove_equal(size, known):
+                return name
+        names.append((tirx.Var("size", size.ty.dtype), size))
+        return names[-1][0]
+
+    shapes = [getattr(arg.ty, "shape", None) for arg in call.args[:2]]
+    if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
+        return legalize(bb, call)
+    data, indices = ([named(size) for size in arg.ty.shape.values] for arg in call.args[:2])
+    depth = static_size(indices[-1])
+    if depth is None:
+        return legalize(bb, call)
+    operands = [
+        relax.Var(name, relax.TensorType(sizes, arg.ty.dtype))
+        for name, sizes, arg in zip(
+            ("data", "indices", "updates"),
+            (data, indices, [*indices[:-1], *data[depth:]]),
+            call.args,
+            strict=True,
+        )
+    ]
+    if not names:
+        return legalize(bb, call)
+    with_names = bb.normalize(relax.op.scatter_nd(*operands, call.attrs.reduction))
+    kernel, _, *sizes = legalize(bb, with_names).args
+    fields = relax.Tuple(list(call.args))
+    return ir.Call(_CALL_TIR, [kernel, fields, *sizes], None, [call.ty], ret_ty=call.ty)
 
 
 def _relu(bb: relax.BlockBuilder, call: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import relax, sym, tirx
+from tvm import ir, relax, sym, tirx
 from tvm.s_tir import dlight, meta_schedule
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
@@ -80,6 +80,8 @@ from .trip_counts import pass_trip_counts
 from .unused_taps import drop_unused_taps
 from .volume_convolution import split_volumes
 from .winograd import Winograd
+
+_CALL_TIR = ir.Op.get("relax.call_tir")
 
 NAME = "looplift"
 RULES = (
@@ -229,6 +231,7 @@ def _to_kernels() -> Any:
             _module_pass(split_blocks),
             _module_pass(name_sizes),
             _module_pass(_keep_scalars_apart),
+            _module_pass(_keep_sizes_apart),
             _module_pass(_mark_slices),
             passes.FuseOps(),
             passes.FuseTIR(),
@@ -257,6 +260,38 @@ def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc) and _takes_scalar(kernel):
             module[variable] = kernel.with_attr("op_pattern", OPAQUE)
+    return module
+
+
+def _keep_sizes_apart(module: tvm.IRModule) -> tvm.IRModule:
+    """Do not fuse kernels that take two sizes for one which a caller writes in two ways.
+
+    FuseTIR in TVM 0.27 takes both, and leaves a buffer undeclared.
+    """
+    apart: set[Any] = set()
+
+    def visit(call: Any) -> None:
+        if not call.op.same_as(_CALL_TIR) or not isinstance(call.args[1], relax.Tuple):
+            return
+        results = call.ty_args[0]
+        results = list(results.fields) if isinstance(results, relax.TupleType) else [results]
+        types = [*(field.ty for field in call.args[1].fields), *results]
+        given: dict[Any, Any] = {}
+        for param, kind in zip(module[call.args[0]].params, types, strict=False):
+            sizes = getattr(getattr(kind, "shape", None), "values", None)
+            if not _is_tensor(param) or sizes is None:
+                continue
+            for name, size in zip(param.shape, sizes, strict=True):
+                if isinstance(name, ir.Var):
+                    known = given.setdefault(name, size)
+                    if not tvm_ffi.structural_equal(known, size):
+                        apart.add(call.args[0])
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            tvm_ffi.structural_walk(function.body, (ir.Call, visit))
+    for variable in apart:
+        module[variable] = module[variable].with_attr("op_pattern", OPAQUE)
     return module
 
 

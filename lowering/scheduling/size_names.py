@@ -105,10 +105,12 @@ class _Names:
         if not inner or self._value(size) is not None:
             return
         # Only sizes that are equal in an example can be equal, and a proof takes long.
-        for name, known in self._names.get(self._example(size), ()):
-            if self._analyzer.can_prove_equal(size, known):
-                self._set(size, name)
-                return
+        example = self._example(size)
+        for more in (0, 1, -1):
+            for name, known in self._names.get(example - more, ()):
+                if self._analyzer.can_prove_equal(size, known + more):
+                    self._set(size, self._analyzer.simplify(name + more))
+                    return
         if len(inner) != 1 or self._value(inner[0]) is not None:
             return
         if not any(inner[0].same_as(summand) for summand in _summands(size)):
@@ -139,11 +141,13 @@ class _Names:
         return name
 
     def _example(self, size: Any) -> int:
-        """A number that equal sizes share: the hash of the size in an example."""
+        """What a size is in an example, or where that is no number, its hash there."""
         for variable in _variables(size):
             number = 1009 * (len(self._examples) + 1)
             self._examples.setdefault(variable, tirx.IntImm("int64", number))
         in_example = self._analyzer.simplify(substituted(size, self._examples))
+        if isinstance(in_example, tirx.IntImm):
+            return int(in_example)
         return int(tvm_ffi.structural_hash(in_example))
 
     def applied(self, root: Any) -> Any:

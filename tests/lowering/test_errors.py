@@ -91,6 +91,11 @@ def test_a_converter_that_fails_names_the_node_and_its_inputs(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_message_of_tvm_has_operators_and_sizes_as_users_write_them() -> None:
+    error = refusal("g (float[n, 32] x, float[64] k) => (float[n, 64] y) { y = Mul (x, k) }")
+    assert "In relax.multiply, the first input shape at dim 1 is 32 and the second" in error.what
+
+
 def test_a_failure_leaves_nothing_behind() -> None:
     refusal(FAILING)
     emit(onnx.parser.parse_model(HEADER + "g (float[2] x) => (float[2] y) { y = Neg(x) }"))

@@ -164,3 +164,30 @@ def test_top_k_of_unsigned_integers(imported: Load) -> None:
     x = np.array([[1, 2**63, 2**64 - 1, 2**63 - 1]] * 2, np.uint64)
     for count in (1, 3):
         check_reference(model, x, np.array([count]))
+
+
+def test_scatter_nd_of_computed_sizes(imported: Load) -> None:
+    """Equal sizes that are computed twice, and a constant as long as the indices must be."""
+    model = imported(
+        """
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[b, 4, n] x, int64[m, 1] rows) => (float[?, 4, ?] y, float[b, 4, n] z)
+        <int64[1, 1] first = {0}, float zero = {0}, float[2] two = {5, 6}, int64[1] all = {-1},
+         int64[1] none = {0}, int64[1] low = {0}, int64[1] most = {2}> {
+            a = MaxPool <kernel_shape = [3], strides = [2], pads = [1, 1]> (x)
+            p = AveragePool <kernel_shape = [4], strides = [2], pads = [1, 2]> (x)
+            q = Tanh (p)
+            u = Gather <axis = 0> (q, low)
+            y = ScatterND (a, first, u)
+            flat = Reshape (x, all)
+            few = Slice (rows, low, most)
+            s = ScatterND (flat, few, two)
+            sizes = Shape (x)
+            z = Reshape (s, sizes)
+        }"""
+    )
+    rows = np.array([[3], [1], [0]])
+    model.check(random(2, 4, 7), rows)
+    model.check(random(1, 4, 8), rows[:2])
+    with pytest.raises(RuntimeError, match="mismatch"):
+        model.run(random(1, 4, 8), rows[:1])
