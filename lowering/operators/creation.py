@@ -99,25 +99,45 @@ _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 
 
 def _counted_in_floats(ctx: ConverterContext, tensors: Sequence[Value]) -> Value | None:
-    """The integers from 0 to a size as floats, `Range (0, Cast (n), 1)`; None for another range.
+    """A range of floats to a size, such as `Range (0, Cast (n), 1)`; None for any other range.
 
-    A run in which the type does not have all of them fails.
+    It starts at a constant and ends at the size, or at the size plus a constant, in steps of 1. A
+    run in which the type does not have all of these numbers fails.
     """
     bb, (start, limit, step) = ctx.bb, tensors
     dtype = str(limit.ty.dtype)
-    first, distance = ctx.known_elements(start), ctx.known_elements(step)
-    if first is None or first.item() != 0 or distance is None or distance.item() != 1:
+    starts, distance = ctx.known_elements(start), ctx.known_elements(step)
+    if starts is None or distance is None or distance.item() != 1:
         return None
-    cast = defining_call(bb, limit)
-    if dtype not in _EXACT or cast is None or cast.op != _ASTYPE:
+    cast, shift = _shifted(ctx, limit)
+    first = float(starts.item())
+    # All numbers are multiples of 1, 1/2, 1/4 or 1/8.
+    bits = next((n for n in range(4) if all((x * 2**n).is_integer() for x in (first, shift))), None)
+    if dtype not in _EXACT or cast is None or cast.op != _ASTYPE or bits is None:
         return None
     sizes = sizes_in_tensor(bb, cast.args[0])
     if sizes is None or len(sizes) != 1 or not ctx.derived.is_nonnegative(sizes[0]):
         return None
-    excess = bb.emit(relax.ShapeExpr([tirx.max(sizes[0] - _EXACT[dtype], ZERO)]))
+    largest = sizes[0] + math.ceil(abs(first) + abs(shift))
+    excess = bb.emit(relax.ShapeExpr([tirx.max(largest - (_EXACT[dtype] >> bits), ZERO)]))
     bb.match_cast(excess, relax.ShapeType([ZERO]))
-    positions = bb.normalize(relax.op.arange(0, sizes[0], 1, "int64"))
-    return relax.op.astype(positions, dtype)
+    length = sizes[0] + math.ceil(shift - first)
+    if not ctx.derived.is_nonnegative(length):
+        length = tirx.max(length, ZERO)
+    positions = bb.normalize(relax.op.arange(0, length, 1, "int64"))
+    counted = relax.op.astype(positions, dtype)
+    return counted if first == 0 else relax.op.add(bb.emit(counted), relax.const(first, dtype))
+
+
+def _shifted(ctx: ConverterContext, value: Value) -> tuple[Any, float]:
+    """The call whose result and a constant are added up to a scalar, and the constant, or 0."""
+    call = defining_call(ctx.bb, value)
+    signs = {"relax.add": 1, "relax.subtract": -1}
+    sign = signs.get(getattr(getattr(call, "op", None), "name", ""))
+    constant = None if sign is None else ctx.known_elements(call.args[1])
+    if sign is None or constant is None or constant.size != 1:
+        return call, 0.0
+    return defining_call(ctx.bb, call.args[0]), sign * float(constant.item())
 
 
 @converts("EyeLike", accepts=Accepts.SIZES)

@@ -188,7 +188,7 @@ def test_sizes_reach_operators_that_take_tensors(imported: Load) -> None:
 
 @pytest.mark.parametrize(
     ("first", "step", "dims"),
-    [("0.0", "1.0", ["m"]), ("1.0", "1.0", None), ("0.0", "0.5", None), ("0.0", "-1.0", None)],
+    [("0.0", "1.0", ["m"]), ("0.1", "1.0", None), ("0.0", "0.5", None), ("0.0", "-1.0", None)],
 )
 @pytest.mark.parametrize("to", ["float", "double"])
 def test_a_range_below_a_size_in_floats(
@@ -209,6 +209,39 @@ def test_a_range_below_a_size_in_floats(
     for columns in (0, 1, 2, 9):
         model.check(random(2, columns))
     assert ("R.shape([T.max" in model.module["main"].script()) == (dims is not None)
+
+
+@pytest.mark.parametrize(
+    ("first", "shift", "dims"),
+    [
+        ("0.5", "0.0", ["m"]),
+        ("0.0", "-0.5", ["m"]),
+        ("-1.25", "0.5", ["m + 2"]),
+        ("3.0", "0.0", ["T.max(m - 3, 0)"]),
+        ("0.5", "-2.0", ["T.max(m - 2, 0)"]),
+        ("0.1", "0.0", None),
+        ("0.0", "0.3", None),
+    ],
+)
+def test_a_range_of_floats_from_and_to_a_fraction(
+    imported: Load, first: str, shift: str, dims: list[str] | None
+) -> None:
+    model = imported(f"""
+    g (float[n, m] x) => (float[k] y) {{
+        s = Shape(x)
+        one = Constant <value_int = 1> ()
+        columns = Gather(s, one)
+        size = Cast <to = 1> (columns)
+        shift = Constant <value = float {{{shift}}}> ()
+        limit = Add(size, shift)
+        first = Constant <value = float {{{first}}}> ()
+        step = Constant <value = float {{1.0}}> ()
+        y = Range(first, limit, step)
+    }}""")
+    assert dims is None or output_dims(model) == dims
+    assert ("R.shape([T.max" in model.module["main"].script()) == (dims is not None)
+    for columns in (0, 1, 2, 3, 9):
+        model.check(random(2, columns))
 
 
 def test_a_range_of_more_numbers_than_floats_have(imported: Load) -> None:
