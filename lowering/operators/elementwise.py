@@ -231,18 +231,28 @@ def negative(ctx: ConverterContext) -> Value:
 def comparison(ctx: ConverterContext) -> Value:
     """Comparisons. A comparison of symbolic sizes becomes a bool scalar that the run computes.
 
-    TVM's Equal decides it during the import: sizes are equal only if they are written alike.
+    TVM's Equal decides it during the import: sizes are equal only if they are written alike. For
+    truth values it becomes Xor and Not: LLVM refuses TVM's code for it.
     """
     operands = read_symbolic(ctx.inputs)
     if operands:
-        result = map_sizes(_COMPARISONS[ctx.op_type], *operands)
+        of_truths = operands[0].dtype == "bool"
+        compare = _both_or_neither if of_truths else _COMPARISONS[ctx.op_type]
+        result = map_sizes(compare, *operands)
         known = [as_int(item) for item in result.items]
         if None not in known:
             outcome = np.array(known, "bool").reshape(result.shape)
             return relax.const(outcome, "bool")
         if not result.rank:
             return result.items[0]
-    return convert_broadcast(ctx.derive(inputs=ctx.tensors()))
+    tensors = ctx.tensors()
+    if str(tensors[0].ty.dtype) == "bool":
+        return ctx.apply("Not", ctx.apply("Xor", *tensors))
+    return convert_broadcast(ctx.derive(inputs=tensors))
+
+
+def _both_or_neither(left: Any, right: Any) -> Any:
+    return tirx.Or(tirx.And(left, right), tirx.Not(tirx.Or(left, right)))
 
 
 @converts(*_LOGIC)

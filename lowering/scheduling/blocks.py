@@ -193,9 +193,35 @@ def has_truth_values(block: tirx.SBlock) -> bool:
         if str(store.buffer.dtype) == "bool":
             found.append(store)
 
-    joined = [(kind, found.append) for kind in (tirx.Not, tirx.And, tirx.Or)]
     accesses = [(ir.TensorLoad, visit_load), (tirx.BufferStore, visit_store)]
-    tvm_ffi.structural_walk(block.body, [*joined, *accesses])
+    tvm_ffi.structural_walk(block.body, accesses)
+    return bool(found) or joins_truth_values(block.body)
+
+
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def joins_truth_values(code: Any) -> bool:
+    """Whether code computes truth values from others, or selects or converts to them."""
+    found: list[Any] = []
+
+    def is_truth(value: Any) -> bool:
+        return str(value.ty.dtype) == "bool"
+
+    def visit_comparison(comparison: Any) -> None:
+        if is_truth(comparison.a):
+            found.append(comparison)
+
+    def visit_value(value: Any) -> None:
+        if is_truth(value):
+            found.append(value)
+
+    kinds: list[tuple[Any, Any]] = [
+        ((tirx.Not, tirx.And, tirx.Or), found.append),
+        (_COMPARISONS, visit_comparison),
+        ((tirx.Select, tirx.Cast), visit_value),
+    ]
+    tvm_ffi.structural_walk(code, kinds)
     return bool(found)
 
 

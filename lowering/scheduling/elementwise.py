@@ -17,6 +17,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 
 from .affine import product
+from .blocks import joins_truth_values
 from .emission import (
     CHUNK,
     COST_OF_ELEMENT,
@@ -125,8 +126,7 @@ def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] =
     """Whether an expression computes numbers of these types only, without branches.
 
     It may select by truth values that it loads: only what joins them is compiled wrongly, see
-    `has_truth_values`. It may convert what it loads, and sizes, but not
-    the variables of loops.
+    `has_truth_values`. It may convert what it loads, and sizes, but not the variables of loops.
     """
     others: list[Any] = []
 
@@ -143,10 +143,9 @@ def is_plain_value(value: Any, variables: Sequence[Any], types: frozenset[str] =
         if not is_of_type or depends(without_loads(cast.value), variables):
             others.append(cast)
 
-    kinds = [(kind, others.append) for kind in (tirx.Not, tirx.And, tirx.Or)]
-    kinds.append((tirx.Cast, visit_cast))
-    tvm_ffi.structural_walk(value, [(ir.TensorLoad, visit_load), (ir.Call, visit_call), *kinds])
-    return not others
+    kinds = [(ir.TensorLoad, visit_load), (ir.Call, visit_call), (tirx.Cast, visit_cast)]
+    tvm_ffi.structural_walk(value, kinds)
+    return not others and not joins_truth_values(value)
 
 
 def line_along(nest: Nest, columns: Sequence[Any]) -> Lines | None:

@@ -128,13 +128,13 @@ def _without_divisions(
         def replace(quotient: Any, found: list[Any] = divisors) -> Any:
             if not _reads(quotient.b, sums):
                 return quotient
-            buffer = tirx.decl_buffer([int64(1)], "float32", "reciprocal")
+            buffer = tirx.decl_buffer([int64(1)], str(quotient.b.source.dtype), "reciprocal")
             found.append((buffer, quotient.b))
             return quotient.a * buffer[0]
 
         value = tvm_ffi.structural_map(nest.value, (tirx.Div, replace), order="post")
         for buffer, divisor in divisors:
-            one = tirx.const(1.0, "float32")
+            one = tirx.const(1.0, str(buffer.dtype))
             changed.append((_storing(nest, buffer, one / divisor, [int64(0)]), leading))
             buffers.append(buffer)
         changed.append((_storing(nest, nest.buffer, value, nest.indices), leading))

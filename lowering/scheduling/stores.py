@@ -15,7 +15,7 @@ from tvm import ir, sym, tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat_views, int64, static_size
-from .blocks import has_scalar_functions, may_trap
+from .blocks import has_scalar_functions, joins_truth_values, may_trap
 from .emission import bound, ceil_div, is_false, is_true, prefetch
 from .math_functions import is_fast
 from .nests import Nest, depends, is_number, loads, substituted, without_loads
@@ -149,7 +149,11 @@ class Store:
             self._positions[load] = affine(list(load.source.shape), list(load.indices), variables)
         places = (self._target, *self._positions.values())
         is_affine = all(place is not None for place in places)
-        is_vector = not has_scalar_functions(self._value) and not may_trap(self._value, element)
+        is_vector = not (
+            has_scalar_functions(self._value)
+            or may_trap(self._value, element)
+            or joins_truth_values(self._value)
+        )
         self.is_storable = is_affine and is_vector
         """Whether all places are affine, and the value can be computed for vectors."""
         apart = without_loads(self._value)

@@ -147,3 +147,14 @@ def test_an_extreme_of_elements_with_nan_is_nan(op_type: str) -> None:
             x = np.arange(length, dtype=np.float32)
             x[place] = np.nan
             assert np.isnan(machine["main"](tvm.runtime.tensor(x)).numpy()).all(), (length, place)
+
+
+def test_a_softmax_of_float64_after_another_operator() -> None:
+    model = parse("""model (double[b, 2, n] x) => (double[b, 2, n] y) {
+        s = Neg (x) y = Softmax <axis = -1> (s) }""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    for b, n in ((1, 1), (3, 7), (2, 40), (0, 3)):
+        x = np.random.default_rng(0).standard_normal((b, 2, n))
+        powers = np.exp(-x)
+        got = machine["main"](tvm.runtime.tensor(x)).numpy()
+        np.testing.assert_allclose(got, powers / powers.sum(-1, keepdims=True), rtol=1e-12)

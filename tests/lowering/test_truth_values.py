@@ -28,6 +28,37 @@ def test_logic_in_a_fused_kernel(shape: str) -> None:
         np.testing.assert_array_equal(got.numpy(), wanted)
 
 
+@pytest.mark.parametrize("of", ["float", "double", "float16"])
+def test_equal_truth_values(of: str) -> None:
+    """Also where the choice by them follows a product."""
+    model = parse(f"""g ({of}[n,8] x, {of}[8,m] w, int64[m] k, int64[m] l, bool[n,1] b) => ({of}[n,m] y, bool[n,m] e) {{
+        p = MatMul(x, w) c = Less(k, l) e = Equal(c, b) o = Xor(e, b) a = And(o, e) t = Neg(p)
+        f = Equal(a, c) y = Where(f, p, t) }}""")
+    machine = relax.VirtualMachine(looplift.compile(looplift.from_onnx(model)), cpu())
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    random = np.random.default_rng(0)
+    dtype = {"float": "float32", "double": "float64"}.get(of, of)
+    for n, m in ((1, 1), (3, 5), (2, 40), (0, 4)):
+        x, w = (random.integers(-3, 4, shape).astype(dtype) for shape in ((n, 8), (8, m)))
+        k, limits = (random.integers(0, 3, m) for _ in range(2))
+        inputs = {"x": x, "w": w, "k": k, "l": limits, "b": random.random((n, 1)) < 0.5}
+        got = machine["main"](*map(runtime.tensor, inputs.values()))
+        for one, other in zip(got, session.run(None, inputs), strict=True):
+            np.testing.assert_array_equal(one.numpy(), other)
+
+
+def test_equal_comparisons_of_sizes() -> None:
+    model = parse("""g (float[n,m] x) => (float[n,m] y, bool e) <int64 three = {3}, int64 zero = {0}, int64 one = {1}> {
+        s = Shape(x) n0 = Gather(s, zero) m0 = Gather(s, one) c = Less(n0, three) d = Less(m0, three)
+        e = Equal(c, d) z = Neg(x) y = Where(e, x, z) }""")
+    machine = relax.VirtualMachine(looplift.compile(looplift.from_onnx(model)), cpu())
+    for n, m in ((1, 1), (1, 5), (5, 1), (5, 5)):
+        y, is_equal = machine["main"](runtime.tensor(np.ones((n, m), np.float32)))
+        equal = (n < 3) == (m < 3)
+        assert bool(is_equal.numpy()) == equal
+        np.testing.assert_array_equal(y.numpy(), np.full((n, m), 1 if equal else -1, np.float32))
+
+
 @pytest.mark.parametrize(
     "joined",
     ["And(a, b)", "Or(a, b)", "Not(b)", "And(a, nb)", "Or(na, nb)", "Not(ab)"],
