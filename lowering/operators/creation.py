@@ -111,9 +111,11 @@ def _counted_in_floats(ctx: ConverterContext, tensors: Sequence[Value]) -> Value
         return None
     cast, shift = _shifted(ctx, limit)
     first = float(starts.item())
+    if dtype not in _EXACT or cast is None or cast.op != _ASTYPE:
+        return None
     # All numbers are multiples of 1, 1/2, 1/4 or 1/8.
     bits = next((n for n in range(4) if all((x * 2**n).is_integer() for x in (first, shift))), None)
-    if dtype not in _EXACT or cast is None or cast.op != _ASTYPE or bits is None:
+    if bits is None or abs(first) + abs(shift) > _EXACT[dtype]:
         return None
     sizes = sizes_in_tensor(bb, cast.args[0])
     if sizes is None or len(sizes) != 1 or not ctx.derived.is_nonnegative(sizes[0]):

@@ -221,6 +221,7 @@ def test_a_range_below_a_size_in_floats(
         ("0.5", "-2.0", ["T.max(m - 2, 0)"]),
         ("0.1", "0.0", None),
         ("0.0", "0.3", None),
+        ("1e30", "0.0", None),
     ],
 )
 def test_a_range_of_floats_from_and_to_a_fraction(
