@@ -1,4 +1,4 @@
-"""GridSample: values of an image at coordinates that a tensor has."""
+"""GridSample: interpolates an image at the coordinates in a tensor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value
-from .broadcasting import dims_of
+from ..values import Value, as_int
+from .broadcasting import dims_of, match_dims
 from .registry import ConverterContext, converts
 
 _FARTHEST = float(1 << 62)
@@ -50,6 +50,15 @@ def grid_sample(ctx: ConverterContext) -> Value:
     """
     x, grid = ctx.tensors()
     batch, channels, *sizes = dims_of(x, "data")
+    own = dims_of(grid, "grid")
+    coordinates = as_int(own[-1])
+    if len(own) != len(sizes) + 2 or coordinates not in (None, len(sizes)):
+        raise UnsupportedError(
+            f"the grid has rank {len(own)} and {own[-1]} coordinates, and must have rank "
+            f"{len(sizes) + 2} and {len(sizes)}"
+        )
+    count = tirx.IntImm("int64", len(sizes))
+    grid = match_dims(ctx.bb, grid, [batch, *own[1:-1], count])
     dtypes = {str(value.ty.dtype) for value in (x, grid)}
     sampling = _Sampling(
         mode=ctx.attr("mode", "bilinear").removeprefix("bi"),
@@ -58,8 +67,9 @@ def grid_sample(ctx: ConverterContext) -> Value:
         dtype="float64" if "float64" in dtypes else "float32",
     )
     if sampling.mode not in _TAPS or sampling.padding not in _PADDINGS:
-        message = f"mode {sampling.mode!r} with padding_mode {sampling.padding!r} is not supported"
-        raise UnsupportedError(message)
+        raise UnsupportedError(
+            f"mode {sampling.mode!r} with padding_mode {sampling.padding!r} is not supported"
+        )
 
     def of_taps(compute: Callable[..., Any], name: str) -> Value:
         return ctx.bb.emit_te(

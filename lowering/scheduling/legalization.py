@@ -310,9 +310,9 @@ def _scatter_nd(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> An
     if not names:
         return legalize(bb, call)
     with_names = bb.normalize(relax.op.scatter_nd(*operands, call.attrs.reduction))
-    kernel, _, *sizes = legalize(bb, with_names).args
+    kernel, _ = legalize(bb, with_names).args
     fields = relax.Tuple(list(call.args))
-    return ir.Call(_CALL_TIR, [kernel, fields, *sizes], None, [call.ty], ret_ty=call.ty)
+    return ir.Call(_CALL_TIR, [kernel, fields], None, [call.ty], ret_ty=call.ty)
 
 
 def _relu(bb: relax.BlockBuilder, call: Any) -> Any:

@@ -191,8 +191,8 @@ _JOINS = (tirx.And, tirx.Or, tirx.Not)
 def _with_nested_selections(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """The kernel with `Select(a and b, x, y)` as `Select(a, Select(b, x, y), y)`, and so on.
 
-    What joins vectors of truth values is compiled wrongly, see `has_truth_values`. Values with
-    calls of functions are not repeated.
+    TVM miscompiles And, Or and Not of vectors, see `has_truth_values`. Values with calls of
+    functions or selections of their own are not repeated: code would grow exponentially.
     """
     found: list[Any] = []
     tvm_ffi.structural_walk(kernel.body, (_JOINS, found.append))
@@ -202,21 +202,30 @@ def _with_nested_selections(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     return kernel.with_body(body)
 
 
+_MOST_JOINS = 4
+"""The most And, Or and Not of a condition that becomes nested: each may repeat both values."""
+
+
 def _nested_selection(select: Any) -> Any:
     condition, one, other = select.condition, select.true_value, select.false_value
-    if not isinstance(condition, _JOINS) or any(map(_has_call, (one, other))):
-        return select
+    joins: list[Any] = []
+    repeated: list[Any] = []
+    tvm_ffi.structural_walk(condition, (_JOINS, joins.append))
+    for value in (one, other):
+        tvm_ffi.structural_walk(value, ((ir.Call, tirx.Select), repeated.append))
+    is_small = len(joins) <= _MOST_JOINS and not repeated
+    return _nested(condition, one, other) if is_small else select
+
+
+def _nested(condition: Any, one: Any, other: Any) -> Any:
+    """The selection of `one` where the condition holds, and of `other` elsewhere."""
     if isinstance(condition, tirx.Not):
-        return _nested_selection(tirx.Select(condition.a, other, one))
-    inner = _nested_selection(tirx.Select(condition.b, one, other))
-    branches = (inner, other) if isinstance(condition, tirx.And) else (one, inner)
-    return _nested_selection(tirx.Select(condition.a, *branches))
-
-
-def _has_call(expression: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expression, (ir.Call, found.append))
-    return bool(found)
+        return _nested(condition.a, other, one)
+    if isinstance(condition, tirx.And):
+        return _nested(condition.a, _nested(condition.b, one, other), other)
+    if isinstance(condition, tirx.Or):
+        return _nested(condition.a, one, _nested(condition.b, one, other))
+    return tirx.Select(condition, one, other)
 
 
 def without_copies(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

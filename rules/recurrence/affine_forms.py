@@ -28,7 +28,7 @@ from .weights import Array, Weight
 
 _MOST_TERMS = 32
 """The most terms of an expanded product."""
-MOST_ELEMENTS = 1 << 26
+_MOST_ELEMENTS = 1 << 26
 """The most elements of matrices that are made from a smaller weight or from none. Cells have
 smaller ones; a value that no cell computes may have so many features that none would fit memory."""
 
@@ -215,8 +215,8 @@ def as_matrix(coefficient: Coefficient, width: int) -> Weight:
 
 def check_elements(count: int) -> None:
     """Raises Miss for more elements than matrices may have that are made from smaller weights."""
-    if count > MOST_ELEMENTS:
-        raise Miss("its weights would be a matrix of more than {} elements", MOST_ELEMENTS)
+    if count > _MOST_ELEMENTS:
+        raise Miss("its weights would be a matrix of more than {} elements", _MOST_ELEMENTS)
 
 
 def _selection_matmul(selection: ColumnSelection, width: int, matrix: Weight) -> Weight:

@@ -26,9 +26,11 @@ def pad_amounts(facts: Facts, pad: Node, rank: int) -> list[int] | None:
     chosen = optional(pad.inputs, 3)
     if chosen is not None:
         known = facts.constant(chosen)
-        if known is None:
+        if known is None or not all(-rank <= axis < rank for axis in known):
             return None
         axes = [int(axis) % rank for axis in known]
+        if len(set(axes)) < len(axes):
+            return None
     if pads is None or len(pads) != 2 * len(axes):
         return None
     amounts = [0] * (2 * rank)
@@ -93,7 +95,8 @@ class FoldPadIntoConv(Rule[PaddedConvolution]):
             automatic in ("NOTSET", "VALID"), "its own padding depends on its input: {}", automatic
         )
         own = m.node.attrs.get("pads", [0] * (2 * rank - 4))
-        pads = [int(a) + b for a, b in zip(own, before[2:] + after[2:])]
+        m.need(automatic == "NOTSET" or not any(own), "its pads contradict auto_pad VALID")
+        pads = [int(a) + b for a, b in zip(own, before[2:] + after[2:], strict=True)]
         return PaddedConvolution(pad.inputs[0], pads)
 
     def apply(self, patch: Patch, found: PaddedConvolution) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from .inputs import Load, random
+from looplift.rewrite.errors import UnsupportedError
+
+from .inputs import Load, check_sizes, random
 
 
 @pytest.mark.parametrize("aligns", [0, 1])
@@ -26,7 +28,7 @@ def test_grid_sample(imported: Load, mode: str, padding: str, aligns: int) -> No
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
-def test_grid_sample_at_coordinates_that_are_no_integers(
+def test_grid_sample_at_coordinates_that_are_not_finite_or_huge(
     imported: Load, mode: str, padding: str
 ) -> None:
     """A linspace of one element is NaN, as in detectors whose smallest map is a single position."""
@@ -63,3 +65,17 @@ def test_grid_sample_before_opset_20(imported: Load, mode: str) -> None:
     }}"""
     )
     model.check(random(2, 3, 5, 4), random(2, 3, 2, 2))
+
+
+def test_a_grid_that_does_not_fit_the_image(imported: Load) -> None:
+    """onnxruntime reports it; reading on would be beyond the grid."""
+    text = """
+    <ir_version: 9, opset_import: ["" : 20]>
+    g (float[n, c, h, w] x, float[m, a, b, k] grid) => (float[n, c, a, b] y) {
+        y = GridSample (x, grid)
+    }"""
+    image = (2, 3, 5, 4)
+    valid = [(image, (2, 3, 2, 2))]
+    check_sizes(imported(text), valid, [(image, (1, 3, 2, 2)), (image, (2, 3, 2, 1))])
+    with pytest.raises(UnsupportedError, match="must have rank 4 and 2"):
+        imported(text.replace("b, k]", "b, 3]"))

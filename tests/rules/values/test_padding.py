@@ -98,3 +98,22 @@ def test_a_pad_by_something_stays(pads: str) -> None:
         opset=21,
     )
     assert "may add or remove" in reason_of(EliminateIdentity, model)
+
+
+@pytest.mark.parametrize(
+    ("axes", "attributes", "reason"),
+    [
+        ("2, 5", "", "are not known"),
+        ("2, -2", "", "are not known"),
+        ("2, 3", 'auto_pad = "VALID", pads = [1, 1, 1, 1]', "contradict auto_pad"),
+    ],
+)
+def test_models_that_onnxruntime_refuses_are_declined(
+    axes: str, attributes: str, reason: str
+) -> None:
+    model = parse(
+        f"""g (float[N,2,H,W] x) => (float[N,3,I,J] y) <{WEIGHT}, int64[4] pads = {{1, 2, 3, 0}}, float zero = {{0}}, int64[2] axes = {{{axes}}}> {{
+          p = Pad(x, pads, zero, axes) y = Conv{f" <{attributes}> " if attributes else ""}(p, w) }}""",
+        opset=21,
+    )
+    assert reason in reason_of(FoldPadIntoConv, model)
