@@ -111,5 +111,5 @@ _NUMBER = re.compile(r"T\.int64\((-?\d+)\)")
 
 
 def _readable(text: str) -> str:
-    """A message of TVM with the names of operators and numbers in place of their descriptions."""
+    """TVM's message with operator names and plain numbers."""
     return _NUMBER.sub(r"\1", _OPERATOR.sub(r"\1", text))

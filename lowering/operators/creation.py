@@ -132,7 +132,7 @@ def _counted_in_floats(ctx: ConverterContext, tensors: Sequence[Value]) -> Value
 
 
 def _shifted(ctx: ConverterContext, value: Value) -> tuple[Any, float]:
-    """The call whose result and a constant are added up to a scalar, and the constant, or 0."""
+    """The call and the constant that a scalar is the sum of; the constant is 0 for others."""
     call = defining_call(ctx.bb, value)
     signs = {"relax.add": 1, "relax.subtract": -1}
     sign = signs.get(getattr(getattr(call, "op", None), "name", ""))

@@ -11,19 +11,20 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..scheduling.size_names import OPAQUE
 from ..values import Value, as_int
 from .broadcasting import dims_of, match_dims
 from .registry import ConverterContext, converts
 
 _FARTHEST = float(1 << 62)
-"""Onnxruntime takes the first edge for positions that are as far, and for NaN."""
+"""Onnxruntime takes the first edge for positions at least this large, and for NaN."""
 _CUBIC = -0.75
 """The coefficient a of cubic interpolation, which the specification fixes."""
 
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 """How many elements are read along an axis, by mode."""
-_OWN_KERNEL = {"op_pattern": 8}
-"""The attribute of kernels that TVM is not to fuse: taps would be computed for each channel."""
+_OWN_KERNEL = {"op_pattern": OPAQUE}
+"""Keeps TVM from fusing a kernel, which would compute the taps again for each channel."""
 
 
 @dataclass(frozen=True)

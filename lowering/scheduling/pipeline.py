@@ -264,9 +264,9 @@ def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def _keep_sizes_apart(module: tvm.IRModule) -> tvm.IRModule:
-    """Do not fuse kernels that take two sizes for one which a caller writes in two ways.
+    """Do not fuse a kernel if a caller passes two expressions for one of its sizes.
 
-    FuseTIR in TVM 0.27 takes both, and leaves a buffer undeclared.
+    FuseTIR in TVM 0.27 keeps both, and leaves a buffer undeclared.
     """
     apart: set[Any] = set()
 

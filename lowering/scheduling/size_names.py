@@ -141,7 +141,7 @@ class _Names:
         return name
 
     def _example(self, size: Any) -> int:
-        """What a size is in an example, or where that is no number, its hash there."""
+        """The size in an example, or its hash there if it is not a number."""
         for variable in _variables(size):
             number = 1009 * (len(self._examples) + 1)
             self._examples.setdefault(variable, tirx.IntImm("int64", number))

@@ -2,7 +2,7 @@
 
 p = Pad(x, [0, 0, 1, 0, 0, 2])   y = Conv(p, w)   ->   y = Conv<pads = [1, 2]>(x, w)
 
-Exporters write a Pad before each convolution whose padding is computed, or is longer on one side.
+Exporters write a Pad before each convolution whose padding is computed or asymmetric.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PaddedConvolution:
 
 
 class FoldPadIntoConv(Rule[PaddedConvolution]):
-    """Lets a Conv pad its operand with zeros, where a Pad does so before it."""
+    """Folds a Pad with zeros into the Conv that reads it."""
 
     root = "Conv"
     promise = Promise(
@@ -95,6 +95,7 @@ class FoldPadIntoConv(Rule[PaddedConvolution]):
             automatic in ("NOTSET", "VALID"), "its own padding depends on its input: {}", automatic
         )
         own = m.node.attrs.get("pads", [0] * (2 * rank - 4))
+        m.need(len(own) == 2 * rank - 4, "its pads are not two for each axis")
         m.need(automatic == "NOTSET" or not any(own), "its pads contradict auto_pad VALID")
         pads = [int(a) + b for a, b in zip(own, before[2:] + after[2:], strict=True)]
         return PaddedConvolution(pad.inputs[0], pads)
