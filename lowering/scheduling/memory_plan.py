@@ -1,19 +1,22 @@
-"""Lets tensors share memory where their sizes are multiples of each other, known or not.
+"""Lets tensors share memory, whether their sizes are known or not.
 
-    a = alloc_tensor([n, 64])           storage = alloc_storage(n * 256)
+    a = alloc_tensor([n, 64])           storage = alloc_storage(max(n * 256, m * 128))
     f(x, a)                             a = alloc_tensor(storage, [n, 64])
     b = alloc_tensor([n, 16])           f(x, a)
     f(a, b)                      =>     b = alloc_tensor([n, 16])
-    c = alloc_tensor([n, 32])           f(a, b)
-    f(b, c)                             c = alloc_tensor(storage, [n, 32])
+    c = alloc_tensor([m, 32])           f(a, b)
+    f(b, c)                             c = alloc_tensor(storage, [m, 32])
 
 A kernel then writes memory that is still in the cache, where the memory pool of the virtual machine
-would hand out other memory for each size. TVM's StaticPlanBlockMemory does this for sizes that are
-known; to prove which of the others are equal, it compares each with all, for 17 s in VITS.
+would hand out other memory for each size. Which tensors share depends on estimates of their sizes;
+the storage is as large as the largest one at run time. TVM's StaticPlanBlockMemory does this for
+sizes that are known; to prove which of the others are equal, it compares each with all, for 17 s in
+VITS.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -25,6 +28,7 @@ import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
 from .dataflow import with_body
+from .usual_sizes import estimated_elements, usual_sizes
 
 _ALLOCATION = ir.Op.get("relax.builtin.alloc_tensor")
 _RESHAPE = ir.Op.get("relax.reshape")
@@ -46,10 +50,12 @@ def plan_memory(module: tvm.IRModule) -> tvm.IRModule:
 class _Storage:
     """Memory for tensors that are not needed at the same time."""
 
-    sizes: tuple[int, ...]
-    """The unknown factors of its size, see `_Sizes`."""
-    bytes: int
-    """The product of the known ones."""
+    bytes: dict[tuple[int, ...], int]
+    """By the unknown factors of sizes, see `_Sizes`, the largest product of the known ones."""
+    estimate: float
+    """The usual number of bytes."""
+    first: int
+    """The binding that allocates it."""
     last: int
     """The binding after which it is free."""
     variable: Any = None
@@ -60,8 +66,13 @@ class _Tensor:
     """An allocation whose uses are all known."""
 
     sizes: tuple[int, ...]
+    """The unknown factors of its size, see `_Sizes`."""
     bytes: int
-    """As those of a storage."""
+    """The product of the known ones."""
+    estimate: float
+    """The usual number of bytes."""
+    defined: int
+    """The binding that defines the last of its sizes."""
     last: int
     """The last binding that uses it."""
 
@@ -113,7 +124,16 @@ class _Plan:
         self._body = body
         self._kernels = kernels
         self._sizes = _Sizes()
+        self._usual = usual_sizes(body)
         self._bindings = list(itertools.chain.from_iterable(b.bindings for b in body.blocks))
+        self._defined: dict[Any, int] = {}
+        """The bindings that define sizes, but for those of the parameters."""
+        for place, binding in enumerate(self._bindings):
+            if isinstance(binding, relax.MatchCast):
+                found: list[Any] = []
+                tvm_ffi.structural_walk(binding.ty, (ir.Var, found.append))
+                for size in found:
+                    self._defined.setdefault(size, place)
         self._tensors = self._shareable()
 
     def apply(self) -> Any:
@@ -168,26 +188,31 @@ class _Plan:
         if not isinstance(shape, relax.ShapeExpr):
             return None
         sizes, elements = self._sizes.factors(list(shape))
-        return _Tensor(sizes, elements * -(-int(dtype.bits) * int(dtype.lanes) // 8), last)
+        item = -(-int(dtype.bits) * int(dtype.lanes) // 8)
+        usual = estimated_elements(list(shape), self._usual) * item
+        variables = [v for size in shape for v in tirx.analysis.undefined_vars(size)]
+        defined = max((self._defined.get(v, -1) for v in variables), default=-1)
+        return _Tensor(sizes, elements * item, usual, defined, last)
 
     def _assigned(self) -> dict[Any, _Storage]:
         """The storage of each tensor."""
-        storages: dict[tuple[int, ...], list[_Storage]] = {}
+        storages: list[_Storage] = []
         homes: dict[Any, _Storage] = {}
         for place, binding in enumerate(self._bindings):
             tensor = self._tensors.get(binding.var)
             if tensor is None:
                 continue
-            alike = storages.setdefault(tensor.sizes, [])
-            free = [storage for storage in alike if storage.last < place and _fits(tensor, storage)]
+            free = [s for s in storages if s.last < place and _fits(tensor, s)]
             if free:
                 # The nearest size; of those of one size the one that was used last.
-                home = min(free, key=lambda s: (abs(math.log(s.bytes / tensor.bytes)), -s.last))
-                home.bytes = max(home.bytes, tensor.bytes)
+                home = min(free, key=lambda s: (_distance(tensor, s), -s.last))
+                home.bytes[tensor.sizes] = max(home.bytes.get(tensor.sizes, 0), tensor.bytes)
+                home.estimate = max(home.estimate, tensor.estimate)
                 home.last = tensor.last
             else:
-                home = _Storage(tensor.sizes, tensor.bytes, tensor.last)
-                alike.append(home)
+                bytes_ = {tensor.sizes: tensor.bytes}
+                home = _Storage(bytes_, tensor.estimate, place, tensor.last)
+                storages.append(home)
             homes[binding.var] = home
         return homes
 
@@ -196,7 +221,8 @@ class _Plan:
         before = []
         shape, dtype, device, scope = binding.value.args
         if storage.variable is None:
-            size = relax.ShapeExpr([self._sizes.product(storage.sizes, storage.bytes)])
+            sizes = [self._sizes.product(*item) for item in storage.bytes.items()]
+            size = relax.ShapeExpr([functools.reduce(tirx.max, sizes)])
             allocation = relax.op.memory.alloc_storage(size, device, scope, "uint8")
             storage.variable = relax.Var("storage", relax.ObjectType())
             before.append(relax.VarBinding(storage.variable, allocation))
@@ -205,5 +231,11 @@ class _Plan:
 
 
 def _fits(tensor: _Tensor, storage: _Storage) -> bool:
-    small, large = sorted((tensor.bytes, storage.bytes))
-    return small > 0 and large <= _MOST_WASTE * small
+    small, large = sorted((tensor.estimate, storage.estimate))
+    is_known = tensor.defined < storage.first
+    return is_known and small > 0 and large <= _MOST_WASTE * small
+
+
+def _distance(tensor: _Tensor, storage: _Storage) -> float:
+    """How much a tensor and a storage differ in size."""
+    return abs(math.log(storage.estimate / tensor.estimate))

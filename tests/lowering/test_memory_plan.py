@@ -1,4 +1,4 @@
-"""Tensors share memory where sizes known at run time only are multiples of each other."""
+"""Tensors share memory, also those of sizes that are known at run time only."""
 
 from __future__ import annotations
 
@@ -137,6 +137,40 @@ def _planned(module: tvm.IRModule) -> tvm.IRModule:
 def test_tensors_of_multiples_of_a_size_share_memory() -> None:
     storages, inside, own = _allocations(_planned(_module(4, (4,))))
     assert (storages, inside, own) == (2, 7, 1)
+
+
+def test_tensors_of_different_unknown_sizes_share_memory() -> None:
+    bb = relax.BlockBuilder()
+    n, m = (tvm.tirx.Var(name, "int64") for name in "nm")
+    params = [
+        relax.Var(name, relax.TensorType([size, 8], "float32"))
+        for name, size in (("x", n), ("z", m))
+    ]
+    with bb.function("main", params, private=False):
+        with bb.dataflow():
+            results = []
+            for value in params:
+                for _ in range(4):
+                    value = bb.emit(relax.op.nn.softmax(value))
+                results.append(bb.emit(relax.op.sum(value, axis=[0])))
+            result = bb.emit_output(relax.op.add(*results))
+        bb.emit_func_output(result)
+    planned = _planned(bb.get())
+    storages, inside, _ = _allocations(planned)
+    # Two for the rows, and two for the sums.
+    assert (storages, inside) == (4, 10)
+
+
+def test_a_size_that_is_not_known_yet_gets_memory_of_its_own() -> None:
+    text = """m (float[n, 8] x) => (float[k, 8] y) {
+        zero = Constant <value_int = 0> () half = Constant <value_float = 0.0> ()
+        a = Softmax (x) b = Softmax (a) c = Softmax (b)
+        first = Gather <axis = 1> (x, zero) flags = Greater (first, half)
+        d = Compress <axis = 0> (c, flags) e = Softmax (d) f = Softmax (e) y = Softmax (f) }"""
+    model = Imported(parse(text))
+    random = np.random.default_rng(1)
+    for size in (1, 3, 70):
+        model.check(random.standard_normal((size, 8)).astype(np.float32))
 
 
 def test_what_is_returned_has_memory_of_its_own() -> None:

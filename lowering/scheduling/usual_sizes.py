@@ -1,0 +1,55 @@
+"""Estimates of sizes that are known at run time only, for choices that are right for any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tvm import ir, relax, sym, tirx
+
+from .nests import substituted
+
+_USUAL = 224
+"""What a size is taken for that a function does not compute from others."""
+
+
+def estimate(expression: Any, sizes: Mapping[Any, int]) -> float:
+    """The value of an expression where sizes have these values, or a usual one."""
+    if isinstance(expression, tirx.IntImm):
+        return int(expression)
+    if isinstance(expression, ir.Var):
+        return sizes.get(expression, _USUAL)
+    variables = tirx.analysis.undefined_vars(expression)
+    values = {v: tirx.IntImm(v.ty.dtype, sizes.get(v, _USUAL)) for v in variables}
+    return float(sym.Analyzer().simplify(substituted(expression, values)).value)
+
+
+def estimated_elements(shape: Sequence[Any], sizes: Mapping[Any, int]) -> float:
+    """The number of elements of a shape where sizes have these values, or a usual one."""
+    total = 1.0
+    for size in shape:
+        total *= estimate(size, sizes)
+    return total
+
+
+def usual_sizes(body: relax.SeqExpr) -> dict[Any, int]:
+    """The sizes that a function computes in its outermost blocks, where the others are as usual."""
+    sizes: dict[Any, int] = {}
+    computed: dict[int, Any] = {}
+    for block in body.blocks:
+        for binding in block.bindings:
+            shape = _shape_in(binding.value)
+            if shape is not None:
+                computed[hash(binding.var)] = shape
+            elif isinstance(binding, relax.MatchCast) and hash(binding.value) in computed:
+                named = getattr(binding.ty, "values", None) or ()
+                for name, size in zip(named, computed[hash(binding.value)].values, strict=False):
+                    if isinstance(name, ir.Var):
+                        sizes.setdefault(name, int(estimate(size, sizes)))
+    return sizes
+
+
+def _shape_in(value: Any) -> Any:
+    """The shape that a call copies, as `name_sizes` leaves it; None for anything else."""
+    arguments: Iterable[Any] = value.args if isinstance(value, ir.Call) else ()
+    return next((a for a in arguments if isinstance(a, relax.ShapeExpr)), None)
