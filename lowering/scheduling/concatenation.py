@@ -3,7 +3,8 @@
     y = f(if_then_else(64 <= c, b[n, c - 64, h, w], a[n, c, h, w]))
 
 Every line of the output is a line of one operand, which is chosen once for the line. Chunks of it
-are copied into a buffer in the first-level cache, and `f` reads them in vectors.
+are copied into a buffer in the first-level cache, and `f` reads them in vectors. Or every line
+consists of parts, one of each operand, which `f` reads where they are.
 """
 
 from __future__ import annotations
@@ -23,7 +24,16 @@ from .affine import Affine, affine, flat_views, int64, product
 from .elementwise import is_plain_value
 from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, pieces, rewritten
 from .micro_kernels import call_copy_row, native_tile
-from .nests import Nest, depends, inlined, is_if_then_else, nests_of, substituted
+from .nests import (
+    Nest,
+    depends,
+    inlined,
+    is_if_then_else,
+    is_number,
+    loads,
+    nests_of,
+    substituted,
+)
 from .stores import NestValue, Store, element_of
 
 _CHUNK = 1 << 10
@@ -31,17 +41,27 @@ _CHUNK = 1 << 10
 
 
 class Concatenation(ScheduleRule):  # type: ignore[misc]
-    """Kernels of float32 that read each line of their output from one of several tensors."""
+    """Kernels of float32 that read each line of their output, or each part of a line, from one of
+    several tensors.
+    """
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
         nests = nests_of(kernel)
-        found = _concatenated(nests[0]) if nests and len(nests) == 1 else None
-        if found is None:
+        nest = nests[0] if nests and len(nests) == 1 else None
+        if nest is None:
             return None
-        return s_tir.Schedule(rewritten(kernel, partial(_emit, found), [found.nest.buffer]))
+        lines = _concatenated(nest)
+        if lines is not None:
+            emit = partial(_emit, lines)
+        else:
+            parts = _in_parts(nest)
+            if parts is None:
+                return None
+            emit = partial(_emit_parts, parts)
+        return s_tir.Schedule(rewritten(kernel, emit, [nest.buffer]))
 
 
 @dataclass(frozen=True)
@@ -60,7 +80,8 @@ class _Concatenated:
     """Whether nothing else is computed."""
 
 
-def _concatenated(nest: Nest) -> _Concatenated | None:
+def _choice(nest: Nest) -> Any:
+    """The choice between elements of tensors that a nest makes; None for another nest."""
     if nest.reduced or nest.block.init is not None or nest.is_empty:
         return None
     calls: list[Any] = []
@@ -74,8 +95,14 @@ def _concatenated(nest: Nest) -> _Concatenated | None:
     if None in buffers or any(str(b.dtype) != "float32" for b in (*buffers, nest.buffer)):
         return None
     value = NestValue(nest, choice)
-    if not is_plain_value(value.value(operands[0]), nest.variables):
+    return choice if is_plain_value(value.value(operands[0]), nest.variables) else None
+
+
+def _concatenated(nest: Nest) -> _Concatenated | None:
+    choice = _choice(nest)
+    if choice is None:
         return None
+    operands, value = list(_operands(choice)), NestValue(nest, choice)
     columns = _columns(nest, operands)
     lines = [index for index in nest.indices[: -len(columns)] if not isinstance(index, tirx.IntImm)]
     if not columns or len(lines) + len(columns) != len(nest.variables):
@@ -173,3 +200,93 @@ def _emit(found: _Concatenated) -> None:
                 found.store.run(here, count, partial(element_of, chunk, 0), lanes)
 
         for_lines(found.lines, found.columns, nest.extent, COST_OF_ELEMENT, line)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of each line, which consists of elements of one operand."""
+
+    source: Any
+    position: Affine
+    """Where the element of a column is."""
+    first: Any
+    """The first column."""
+    count: Any
+
+
+@dataclass(frozen=True)
+class _Parts:
+    nest: Nest
+    lines: list[Any]
+    """The variables of lines."""
+    column: Any
+    parts: list[_Part]
+    store: Store
+
+
+def _in_parts(nest: Nest) -> _Parts | None:
+    """A nest that chooses between operands by the column alone."""
+    choice = _choice(nest)
+    if choice is None:
+        return None
+    order = [index for index in nest.indices if not isinstance(index, tirx.IntImm)]
+    if not order or len({str(v) for v in order}) < len(order):
+        return None
+    *lines, column = order
+    if not all(any(index.same_as(v) for v in nest.variables) for index in order):
+        return None
+    columns = list(_columns_of(choice, column, int64(0), nest.extent(column)))
+    parts = []
+    for load, first, end in columns:
+        if load is None:
+            return None
+        position = affine(list(load.source.shape), list(load.indices), nest.variables)
+        if position is None or not is_number(position.of(column), 1):
+            return None
+        parts.append(_Part(load.source, position, first, end - first))
+    extents = {v: nest.extent(v) for v in nest.variables}
+    store = Store(NestValue(nest, choice), nest.variables, extents, [column])
+    if not (store.is_storable and store.is_contiguous and store.is_vector):
+        return None
+    return _Parts(nest, lines, column, parts, store)
+
+
+def _columns_of(choice: Any, column: Any, first: Any, end: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """The operands of a choice between columns, each with its first column and the one after the
+    last; None in place of an operand where the choice is another one.
+    """
+    if not is_if_then_else(choice):
+        yield choice, first, end
+        return
+    condition, after, before = choice.args
+    if isinstance(condition, tirx.LE) and condition.b.same_as(column):
+        limit = condition.a
+    elif isinstance(condition, tirx.GE) and condition.a.same_as(column):
+        limit = condition.b
+    else:
+        limit = None
+    if limit is None or depends(limit, [column]) or loads(limit):
+        yield None, first, end
+        return
+    yield from _columns_of(before, column, first, limit)
+    yield from _columns_of(after, column, limit, end)
+
+
+def _emit_parts(found: _Parts) -> None:
+    nest, lanes = found.nest, native_tile().lanes
+    with compute_block("concatenation"):
+        found.store.declare()
+        sources = flat_views(part.source for part in found.parts)
+        zeros = dict.fromkeys(nest.variables, int64(0))
+
+        def line(_: Any, outer: dict[Any, Any]) -> None:
+            for part in found.parts:
+                here = {**zeros, **outer, found.column: part.first}
+                source, start = sources[part.source], bound(part.position.at(here))
+
+                def element(k: Any, source: Any = source, start: Any = start) -> Any:
+                    return source[start + k]
+
+                found.store.run(here, part.count, element, lanes)
+
+        for_lines(found.lines, [found.column], nest.extent, COST_OF_ELEMENT, line)
