@@ -18,7 +18,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, static_size, unflattened
+from .affine import flat, int64, static_size, unflattened
 from .convolution_form import (
     Convolved,
     SpatialAxis,
@@ -102,20 +102,12 @@ def _lane(found: Convolved, weights: Any) -> Any:
     channels = static_size(product.extent(own[-1]))
     if channels is None or channels < lanes:
         return None
-    if static_size(_position(found).of(found.positions[-1])) != 1:
+    if static_size(found.position.of(found.positions[-1])) != 1:
         return None
     # Vectors of channels overlap, so some elements are written twice.
     if channels % lanes and found.store.is_in_place:
         return None
     return own[-1]
-
-
-def _position(found: Convolved) -> Affine:
-    """Where an element of the padded input is, in the batch variables and its position."""
-    variables = [*found.product.batch, *found.positions]
-    position = affine(list(found.source.shape), found.source_indices, variables)
-    assert position is not None, "the padded operand is read at affine positions"
-    return position
 
 
 @dataclass(frozen=True)
@@ -143,7 +135,7 @@ class _Emission:
         self._channels = int(self._product.extent(lane))
         self._groups = -(-self._channels // self._lanes)
         self._taps = math.prod(axis.taps for axis in found.axes)
-        self._position = _position(found)
+        self._position = found.position
 
     def emit(self) -> None:
         packed = None if self._weights is None else self._pack_weights()

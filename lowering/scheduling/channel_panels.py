@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import int64, static_size
 from .convolution import Chunk, Emission, odd_lines
-from .convolution_form import Convolved, convolution_of
+from .convolution_form import Convolved, convolution_of, convolution_with_channels_last
 from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
@@ -38,14 +38,15 @@ _BLOCK = 160
 class ChannelPanels(ScheduleRule):  # type: ignore[misc]
     """Convolutions of planes of float32 whose output channels fill vectors.
 
-    Long lines fill vectors of positions as well, and need no transposition.
+    Long lines fill vectors of positions as well, and need no transposition; nor do results with
+    channels last.
     """
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        found = convolution_of(kernel)
+        found = convolution_of(kernel) or convolution_with_channels_last(kernel)
         if found is None or not _suits(found):
             return None
         return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))
@@ -56,7 +57,9 @@ def _suits(found: Convolved) -> bool:
         return False
     rows = static_size(found.product.count(found.product.rows))
     depth = static_size(found.product.count(found.product.reduced))
-    return rows is not None and fills_vectors(rows) and (depth is None or depth >= _LEAST_DEPTH)
+    if rows is None or not fills_vectors(rows):
+        return False
+    return found.gives_channels_last or depth is None or depth >= _LEAST_DEPTH
 
 
 def fills_vectors(channels: int) -> bool:
@@ -80,7 +83,7 @@ class _Emission(Emission):
 
     @property
     def _results_are_contiguous(self) -> bool:
-        return self._found.store.flattens
+        return self._has_even_positions
 
     def _tiles_over_panels(
         self, chunk: Chunk, panel: Any, panel_end: Any, tile: Any, tile_end: Any
@@ -88,7 +91,8 @@ class _Emission(Emission):
         width = self._tile.width
         elements = self._most_row * width + self._tile.lanes
         scratch = ib.alloc_buffer((elements,), "float32")
-        results = ib.alloc_buffer((elements,), "float32")
+        is_last = self._found.gives_channels_last
+        results = None if is_last else ib.alloc_buffer((elements,), "float32")
         begin = bound(panel * width)
         end = bound(tirx.min(panel_end * width, chunk.positions))
         count = bound(self._result_index(end) - self._result_index(begin))
@@ -96,15 +100,18 @@ class _Emission(Emission):
         with ib.serial(tile_end - tile) as number:
             here = bound(tile + number)
             start = bound(here * width)
-            channels = bound(tirx.min(self._rows - start, int64(width)))
+            channels = self._rows_of_tile(start)
             self._if_small(
                 partial(self._multiply_taps, chunk, here, scratch),
                 partial(self._multiply, chunk, begin, end, here, channels, scratch),
             )
-            call_function(
-                TRANSPOSE, results.data, scratch.data, count, channels, self._out_row, width
-            )
-            self._write(chunk, start, channels, panel, panel_end, results)
+            if results is None:
+                self._write_vectors(chunk, start, channels, (begin, end), scratch, int64(width))
+            else:
+                call_function(
+                    TRANSPOSE, results.data, scratch.data, count, channels, self._out_row, width
+                )
+                self._write(chunk, start, channels, panel, panel_end, results)
 
     def _multiply_taps(self, chunk: Chunk, here: Any, scratch: Any) -> None:
         """Computes the results of a panel of weights for a small image."""

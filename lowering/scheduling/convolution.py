@@ -24,8 +24,14 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, affine, flat, int64, product, static_size, unflattened
-from .convolution_form import Convolved, SpatialAxis, are_plain, convolution_of
+from .affine import Affine, flat, int64, product, static_size, unflattened
+from .convolution_form import (
+    Convolved,
+    SpatialAxis,
+    are_plain,
+    convolution_of,
+    convolution_with_channels_last,
+)
 from .emission import (
     bound,
     ceil_div,
@@ -71,6 +77,8 @@ _TOGETHER = 4
 """Tiles of output channels that pass over a panel one after another."""
 _COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
+_TRANSPOSED = 64
+"""Positions of an image with channels last that are transposed at once."""
 _FAR = 8
 """The distance of taps, in lines of the output, from which each tap gets its own copy of the lines
 it reads: a chunk has fewer lines than that."""
@@ -96,7 +104,7 @@ class ConvolutionRule(ScheduleRule):  # type: ignore[misc]
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        found = convolution_of(kernel)
+        found = convolution_of(kernel) or convolution_with_channels_last(kernel)
         emission = None if found is None else self.emission(kernel, found)
         return None if emission is None else s_tir.Schedule(rewritten(kernel, emission.emit))
 
@@ -170,9 +178,14 @@ class Emission:
 
     def _positions_follow(self) -> bool:
         """Whether all output positions follow each other in input and output: one long line."""
-        if not self._found.store.flattens:
+        if not self._has_even_positions:
             return False
         return len(self._axes) == 1 or are_plain(self._axes)
+
+    @property
+    def _has_even_positions(self) -> bool:
+        """Whether the positions of an image follow each other at one distance in the output."""
+        return self._found.store.is_even(self._product.columns)
 
     def emit(self) -> None:
         weights = self._pack_weights()
@@ -277,6 +290,9 @@ class Emission:
             pitch = bound(pitch)
             total, reach = product(sizes[:-1]), self._axes[-2].reach
             lines_at_most = tirx.max(tirx.floordiv(int64(most), pitch), int64(1))
+            # The same in the kernel's own sizes.
+            of_image = tirx.floordiv(int64(most), tirx.max(length, int64(1)))
+            self._lines_at_most = tirx.max(of_image, int64(1))
             chunk = bound(even_part(total, lines_at_most, multiple))
             lines, longest = chunk + reach, chunk * pitch
             most_positions = tirx.max(int64(most), longest_line)
@@ -379,7 +395,7 @@ class Emission:
 
     def _gather_taps(self, values: dict[Any, Any], planes: Any, used_taps: Any) -> None:
         """Gathers what the taps read of a small image."""
-        position = self._position()
+        position = self._found.position
         call_gather_taps(
             self._found, position, tirx.address_of(self._source[bound(position.at(values))]),
             planes.data, used_taps.data, self._channels,
@@ -459,21 +475,14 @@ class Emission:
         )
         return planes
 
-    def _position(self) -> Affine:
-        """Where an element of the padded input is."""
-        found = self._found
-        variables = [*self._product.batch, *found.positions]
-        if found.channel is not None:
-            variables.append(found.channel)
-        position = affine(list(found.source.shape), found.source_indices, variables)
-        assert position is not None, "the padded operand is read at affine positions"
-        return position
-
     def _fill_planes(
         self, planes: Any, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
     ) -> None:
         """Copies what a chunk reads into planes by channel and phase."""
-        found, position = self._found, self._position()
+        found = self._found
+        self._read, position = self._source, found.position
+        if found.takes_channels_last:
+            self._read, position = self._transposed(values, first, count, is_shared)
 
         def copy(channel: Any) -> None:
             here = dict(values)
@@ -499,6 +508,51 @@ class Emission:
         end = tirx.address_of(planes[bound(self._channels * self._channel_stride)])
         call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, zero)
 
+    def _transposed(
+        self, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
+    ) -> tuple[Any, Affine]:
+        """Copies the lines that a chunk reads of an image with channels last into a buffer.
+
+        Returns the buffer, where each channel follows the one before it, and where a padded element
+        is in it.
+        """
+        outer, inner = self._axes
+        line, place = self._found.positions
+        position, zero = self._found.position, int64(0)
+        step = position.of(place)
+        width = sym.Analyzer().simplify(tirx.floordiv(position.of(line), step))
+        height = outer.high - outer.low
+        span = (outer.taps - 1) * outer.dilation + 1
+        most_lines = tirx.min(height, self._lines_at_most * outer.stride + span)
+        room = ib.alloc_buffer((self._channels * odd_lines(most_lines * width),), "float32")
+        start = first * outer.stride - outer.low
+        top = bound(tirx.min(tirx.max(start, zero), height))
+        end = start + (count - 1) * outer.stride + span
+        lines = bound(tirx.max(tirx.min(end, height) - top, zero))
+        origin = bound(position.at({**values, line: outer.low + top, place: inner.low}))
+        row = bound(odd_lines(lines * width))
+        total = bound(lines * width)
+
+        def transpose(number: Any) -> None:
+            begin = bound(number * _TRANSPOSED)
+            call_function(
+                TRANSPOSE, tirx.address_of(room[begin]),
+                tirx.address_of(self._source[bound(origin + begin * step)]),
+                tirx.min(total - begin, int64(_TRANSPOSED)), self._channels, row, step,
+            )  # fmt: skip
+
+        parts = bound(ceil_div(total, int64(_TRANSPOSED)))
+        if is_shared:
+            for_items(parts, total * self._channels * _COST_OF_COPY, transpose)
+        else:
+            with ib.serial(parts) as number:
+                transpose(number)
+        coefficients = {line: width, place: int64(1)}
+        if self._found.channel is not None:
+            coefficients[self._found.channel] = row
+        base = zero - (outer.low + top) * width - inner.low
+        return room, Affine(bound(base), coefficients)
+
     def _residues(self, phase: Any) -> list[Any]:
         """The first padded element of a phase along each axis."""
         residues: list[Any] = []
@@ -514,7 +568,7 @@ class Emission:
     ) -> None:  # fmt: skip
         if len(self._axes) > 1:
             # Without padding, stride and taps: all axes are one.
-            source = tirx.address_of(self._source[position.at(values) + first])
+            source = tirx.address_of(self._read[position.at(values) + first])
             target = tirx.address_of(planes[base])
             call_copy_row(target, source, 0, count, 0, 1, self._found.fill)
             return
@@ -565,7 +619,7 @@ class Emission:
         origin = position.at({**values, variable: start + low * axis.stride})
         # No element is read where the row lies in the padding: the address need not be valid.
         call_copy_row(
-            tirx.address_of(planes[target]), tirx.address_of(self._source[origin]),
+            tirx.address_of(planes[target]), tirx.address_of(self._read[origin]),
             low, high - low, extent - high, axis.stride, self._found.fill,
         )  # fmt: skip
 
@@ -650,6 +704,12 @@ class Emission:
         begin = bound(panel * self._tile.width)
         end = bound(tirx.min(panel_end * self._tile.width, chunk.positions))
         first_result = bound(self._result_index(begin))
+        if self._found.gives_channels_last:
+            count = bound(self._result_index(end) - first_result)
+            results = ib.alloc_buffer((self._out_elements,), "float32")
+            call_function(TRANSPOSE, results.data, scratch.data, rows, count, rows, self._out_row)
+            self._write_vectors(chunk, start, rows, (begin, end), results, rows)
+            return
         with ib.serial(rows) as row:
             here = {**chunk.values, **self._unflattened(self._product.rows, start + row)}
             results = bound(row * self._out_row)
@@ -674,3 +734,45 @@ class Emission:
                 origin = bound(results + self._result_index(place + low) - first_result)
                 count = bound(tirx.max(high - low, int64(0)))
                 store.run(here, count, lambda k: scratch[origin + k], lanes)
+
+    def _rows_of_tile(self, start: Any) -> Any:
+        """The output channels of the tile that begins with one."""
+        count = static_size(self._rows)
+        if count is not None and count % self._tile_rows == 0:
+            return int64(self._tile_rows)
+        return bound(tirx.min(self._rows - start, int64(self._tile_rows)))
+
+    def _write_vectors(
+        self, chunk: Chunk, start: Any, rows: Any, span: tuple[Any, Any], results: Any, step: Any
+    ) -> None:
+        """Writes vectors of output channels, for positions of the planes from one to another.
+
+        The results of neighbouring positions lie `step` elements apart.
+        """
+        begin, end = span
+        first_result = bound(self._result_index(begin))
+        of_rows = self._unflattened(self._product.rows, start)
+
+        def write(place: Any, values: dict[Any, Any], count: Any) -> None:
+            """Writes `count` positions, whose results begin at a place."""
+            with ib.serial(count) as number:
+                last = self._product.columns[-1]
+                here = {**chunk.values, **of_rows, **values, last: bound(values[last] + number)}
+                origin = bound((place + number) * step)
+                self._found.store.run(here, rows, lambda k: results[origin + k], self._tile.lanes)
+
+        if self._is_line:
+            values = {column: int64(0) for column in self._product.columns}
+            values[self._product.columns[-1]] = bound(chunk.first + begin)
+            write(int64(0), values, end - begin)
+            return
+        line = bound(tirx.floordiv(begin, self._pitch))
+        with ib.serial(ceil_div(end, self._pitch) - line) as number:
+            place = bound((line + number) * self._pitch)
+            low = bound(tirx.max(begin - place, int64(0)))
+            high = tirx.min(end - place, self._length)
+            outer = [a.column for a in self._axes[:-1] if a.column is not None]
+            values = self._unflattened(outer, chunk.first + line + number)
+            values[self._product.columns[-1]] = low
+            origin = bound(self._result_index(place + low) - first_result)
+            write(origin, values, bound(tirx.max(high - low, int64(0))))

@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import ir, sym, tirx
 
-from .affine import int64, static_size
+from .affine import Affine, affine, int64, static_size
 from .nests import Nest, depends, nests_of, substituted
 from .products import SumOfProducts, maximum_of_windows, sum_of_products, sum_of_windows
 from .stores import Store, epilogue_of
@@ -84,6 +84,26 @@ class Convolved:
     """The variables in `source_indices` that stand for padded positions, one for each axis."""
     fill: Any
     """The value of the padding."""
+    gives_channels_last: bool = False
+    """Whether channels are the last axis of the output."""
+
+    @property
+    def position(self) -> Affine:
+        """Where an element of the padded input is, in the batch variables, its channel and its
+        position.
+        """
+        variables = [*self.product.batch, *self.positions]
+        if self.channel is not None:
+            variables.append(self.channel)
+        position = affine(list(self.source.shape), self.source_indices, variables)
+        assert position is not None, "the padded operand is read at affine positions"
+        return position
+
+    @property
+    def takes_channels_last(self) -> bool:
+        """Whether neighbouring channels, and not neighbouring positions, are so in the input."""
+        steps = [self.position.of(v) for v in (self.channel, self.positions[-1])]
+        return static_size(steps[0]) == 1 and static_size(steps[1]) != 1
 
 
 def windows_overlap(found: Convolved) -> bool:
@@ -107,8 +127,27 @@ def sum_of(kernel: tirx.PrimFunc) -> Convolved | None:
     return _windows_of(kernel, sum_of_windows)
 
 
+@lru_cache(maxsize=1)
+def convolution_with_channels_last(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The convolution that a kernel computes into an image with channels last."""
+    return _windows_of(kernel, sum_of_products, channels_last=True)
+
+
+def maximum_with_channels_last(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The maxima of windows that a kernel computes into an image with channels last."""
+    return _windows_of(kernel, maximum_of_windows, channels_last=True)
+
+
+def sum_with_channels_last(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The sums of windows that a kernel computes into an image with channels last."""
+    return _windows_of(kernel, sum_of_windows, channels_last=True)
+
+
 def _windows_of(
-    kernel: tirx.PrimFunc, roles: Callable[[Nest], SumOfProducts | None]
+    kernel: tirx.PrimFunc,
+    roles: Callable[..., SumOfProducts | None],
+    *,
+    channels_last: bool = False,
 ) -> Convolved | None:
     nests = nests_of(kernel)
     if not nests:
@@ -117,20 +156,36 @@ def _windows_of(
     rest = nests[1:] if padding is not None else nests
     if not rest:
         return None
-    product_ = roles(rest[0])
+    product_ = roles(rest[0], channels_last=channels_last)
     if product_ is None or (padding is not None and not product_.b.buffer.same_as(padding.buffer)):
         return None
     epilogue = epilogue_of(rest[0], product_.c, rest[1:])
     if epilogue is None:
         return None
     variables = [*product_.batch, *product_.rows, *product_.columns]
-    store = Store(epilogue, variables, product_.extents, product_.columns)
-    return _by_axis(product_, store, padding) if store.is_storable else None
+    columns = product_.columns
+    if channels_last:
+        # The last axis is that of the rows, or of channels with windows of their own.
+        columns = (product_.rows or product_.batch)[-1:]
+        if not columns or not depends(product_.c[-1], columns):
+            return None
+    store = Store(epilogue, variables, product_.extents, columns)
+    if not store.is_storable:
+        return None
+    found = _by_axis(product_, store, padding, channels_last)
+    return None if found is None else replace(found, gives_channels_last=channels_last)
 
 
-def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Convolved | None:
-    """Reads the axes of the image from the indices of the operand."""
+def _by_axis(
+    product_: SumOfProducts, store: Store, padding: Nest | None, channels_last: bool
+) -> Convolved | None:
+    """Reads the axes of the image from the indices of the operand.
+
+    With `channels_last`, an axis of channels may follow them.
+    """
     indices = product_.b.indices
+    summed = [v for v in product_.reduced if depends(indices[-1], [v])]
+    is_last = channels_last and len(summed) == 1 and not depends(indices[-1], product_.columns)
     axes: list[SpatialAxis] = []
     channel = None
     first = None
@@ -138,7 +193,8 @@ def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Con
         columns = [v for v in product_.columns if depends(index, [v])]
         taps = [v for v in product_.reduced if depends(index, [v])]
         if not columns:
-            if len(taps) == 1 and channel is None and not axes and _is_free_of(index, taps[0]):
+            may_be_channel = place == len(indices) - 1 if is_last else channel is None and not axes
+            if len(taps) == 1 and may_be_channel and _is_free_of(index, taps[0]):
                 channel = taps[0]
                 continue
             if not taps:
@@ -150,7 +206,14 @@ def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Con
         if axis is None or place != first + len(axes):
             return None
         axes.append(axis)
-    if not axes or first is None or first + len(axes) != len(indices):
+    if not axes or first is None:
+        return None
+    after = indices[first + len(axes) :]
+    if len(after) > int(channels_last):
+        return None
+    if after and not depends(
+        after[0], [*product_.batch[-1:], *([] if channel is None else [channel])]
+    ):
         return None
     if axes[-1].column is None:
         # Lines of the output run along the last axis.
@@ -159,9 +222,14 @@ def _by_axis(product_: SumOfProducts, store: Store, padding: Nest | None) -> Con
         return None
     found = _with_padding(product_, store, padding, axes, channel, first)
     # More than two axes are supported only if their positions form one line.
-    if found is not None and len(axes) > 2 and not (are_plain(found.axes) and store.flattens):
+    if found is not None and len(axes) > 2 and not _is_one_line(found):
         return None
     return found
+
+
+def _is_one_line(found: Convolved) -> bool:
+    """Whether all positions of the image follow each other in input and output."""
+    return are_plain(found.axes) and found.store.is_even(found.product.columns)
 
 
 def are_plain(axes: Sequence[SpatialAxis]) -> bool:
@@ -212,9 +280,10 @@ def _with_padding(
     if total > _MOST_TAPS:
         return None
     positions = [tirx.Var(f"position_{place}", "int64") for place in range(len(axes))]
-    indices = list(product_.b.indices[:first]) + positions
+    end = first + len(axes)
+    indices = [*product_.b.indices[:first], *positions, *product_.b.indices[end:]]
     if padding is None:
-        sizes = list(product_.b.buffer.shape)[first:]
+        sizes = list(product_.b.buffer.shape)[first:end]
         plain = [replace(axis, high=size) for axis, size in zip(axes, sizes, strict=True)]
         zero = tirx.const(0.0, "float32")
         return Convolved(
@@ -226,13 +295,14 @@ def _with_padding(
     load, bounds, fill = found
     values = dict(zip(padding.spatial, indices, strict=True))
     padded = []
-    for axis, variable in zip(axes, padding.spatial[first:], strict=True):
+    for axis, variable in zip(axes, padding.spatial[first:end], strict=True):
         low, high = bounds.get(variable, (int64(0), padding.extent(variable)))
         padded.append(replace(axis, low=low, high=high))
-    if any(variable in bounds for variable in padding.spatial[:first]):
+    if any(variable in bounds for variable in (*padding.spatial[:first], *padding.spatial[end:])):
         return None
     source_indices = [substituted(index, values) for index in load.indices]
-    if not all(map(_is_free_of, source_indices[-len(positions) :], positions)):
+    before = len(source_indices) - len(indices) + first
+    if not all(map(_is_free_of, source_indices[before:], positions)):
         return None  # The positions of the input do not follow each other.
     return Convolved(product_, store, load.source, source_indices, channel, padded, positions, fill)
 

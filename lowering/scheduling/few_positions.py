@@ -18,6 +18,7 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, flat_index, int64, static_size, unflattened
+from .convolution_form import convolution_with_channels_last
 from .emission import bound, compute_block, for_items, rewritten, unless_empty
 from .micro_kernels import call_product, native_tile, rows_ahead
 from .nests import Nest, inlined, loads, nests_of, substituted
@@ -36,7 +37,8 @@ class FewPositions(ScheduleRule):  # type: ignore[misc]
             return None
         kernel = inlined(func)
         found = _windowed(kernel)
-        if found is None:
+        # With channels last, all positions are rows of the product.
+        if found is None or convolution_with_channels_last(kernel) is not None:
             return None
         return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))
 

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
@@ -22,6 +23,8 @@ from .winograd_transforms import kept, span
 TRANSPOSE = "looplift_transpose"
 MOST_POSITIONS = 8
 """Positions whose results are in registers together."""
+LOWEST = float(np.finfo(np.float32).min)
+"""The least finite float32."""
 _ZERO = tirx.IntImm("int64", 0)
 
 
@@ -29,8 +32,8 @@ def transposition(lanes: int) -> tirx.PrimFunc:
     """Transposes a matrix: `target[c * target_row + r] = source[r * source_row + c]`.
 
     Squares of vectors are transposed in registers; the last square of rows or columns ends with the
-    last element, and writes some elements again. A matrix with fewer rows or columns than a vector
-    has elements is transposed element by element.
+    last element, and writes some elements again. Vectors are shorter where the matrix has fewer
+    rows or columns, and a matrix with fewer than four is transposed element by element.
     """
     with IRBuilder() as builder, function_frame():
         pointers = [ib.arg(name, ib.handle("float32")) for name in ("target", "source")]
@@ -39,22 +42,33 @@ def transposition(lanes: int) -> tirx.PrimFunc:
         target, source = (
             ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers
         )
-        with ib.If(tirx.all(rows >= lanes, columns >= lanes)):
-            with (
-                ib.Then(),
-                ib.serial(tirx.floordiv(rows + lanes - 1, lanes)) as down,
-                ib.serial(tirx.floordiv(columns + lanes - 1, lanes)) as right,
-            ):
-                row = bound(tirx.min(down * lanes, rows - lanes))
-                column = bound(tirx.min(right * lanes, columns - lanes))
-                values = [
-                    source[span((row + k) * source_row + column, lanes)] for k in range(lanes)
-                ]
-                for k, value in enumerate(_transposed(values, lanes)):
-                    ib.buffer_store(target, value, [span((column + k) * target_row + row, lanes)])
-            with ib.Else(), ib.serial(columns) as column, ib.serial(rows) as row:
-                element = source[row * source_row + column]
-                ib.buffer_store(target, element, [column * target_row + row])
+
+        def transpose(sizes: Sequence[int]) -> None:
+            """Transposes by squares of the first of some sizes that the matrix has room for."""
+            if not sizes:
+                with ib.serial(columns) as column, ib.serial(rows) as row:
+                    element = source[row * source_row + column]
+                    ib.buffer_store(target, element, [column * target_row + row])
+                return
+            size, *smaller = sizes
+            with ib.If(tirx.all(rows >= size, columns >= size)):
+                with (
+                    ib.Then(),
+                    ib.serial(tirx.floordiv(rows + size - 1, size)) as down,
+                    ib.serial(tirx.floordiv(columns + size - 1, size)) as right,
+                ):
+                    row = bound(tirx.min(down * size, rows - size))
+                    column = bound(tirx.min(right * size, columns - size))
+                    values = [
+                        source[span((row + k) * source_row + column, size)] for k in range(size)
+                    ]
+                    for k, value in enumerate(_transposed(values, size)):
+                        place = (column + k) * target_row + row
+                        ib.buffer_store(target, value, [span(place, size)])
+                with ib.Else():
+                    transpose(smaller)
+
+        transpose([size for size in (lanes, lanes // 2, lanes // 4) if size >= 4])
     return noinline(builder.get())
 
 
@@ -83,6 +97,9 @@ class Windows(ABC):
     - `SUMS`: the sum of x,
     - `MAXIMA`: the maximum of x.
     """
+
+    neutral: float
+    """The result for no elements."""
 
     def __init__(self, name: str, lanes: int) -> None:
         self._name = name
@@ -149,11 +166,14 @@ class Windows(ABC):
         return tirx.Broadcast(tirx.const(0.0, "float32"), self._lanes)
 
     @abstractmethod
-    def _combined(self, result: Any, element: Any, weight: Any) -> Any: ...
+    def _combined(self, result: Any, element: Any, weight: Any) -> Any:
+        """The result for one more element of a window."""
 
 
 class ProductsOfWindows(Windows):
     """The sums of elements times weights."""
+
+    neutral = 0.0
 
     def _combined(self, result: Any, element: Any, weight: Any) -> Any:
         return result + element * weight
@@ -161,6 +181,8 @@ class ProductsOfWindows(Windows):
 
 class MaximaOfWindows(Windows):
     """The greatest elements."""
+
+    neutral = LOWEST
 
     def _start(self, element: Any) -> Any:
         return element
@@ -172,8 +194,68 @@ class MaximaOfWindows(Windows):
 class SumsOfWindows(Windows):
     """The sums of elements."""
 
+    neutral = 0.0
+
     def _combined(self, result: Any, element: Any, weight: Any) -> Any:
         return result + element
+
+
+class WindowsOfChannels(Windows):
+    """Combines the elements of windows for all channels of a few positions at once.
+
+    Tap (t, u) of a number of rows and columns of taps reads, for position p and channel c,
+    `x = image[p * step + t * row_step + u * column_step + c]`. Its weight is
+    `w = weights[g * vector_step + t * tap_row + u * lanes + lane]`, where c is a lane of vector g
+    of channels. `out[p, c]` is what they become.
+    """
+
+    def _parameters(self) -> tuple[list[Any], list[Any]]:
+        pointers = [ib.arg(name, ib.handle("float32")) for name in ("out", "image", "weights")]
+        names = (
+            "rows", "columns", "channels", "step", "row_step", "column_step", "vector_step",
+            "tap_row",
+        )  # fmt: skip
+        return pointers, [ib.arg(name, ib.int64()) for name in names]
+
+    def _together(self, together: int) -> tirx.PrimFunc:
+        lanes = self._lanes
+        with IRBuilder() as builder, function_frame():
+            pointers, numbers = self._parameters()
+            rows, columns, channels, step, row_step, column_step, vector_step, tap_row = numbers
+            out, image, weights = (
+                ib.decl_buffer(ANY_SHAPE, "float32", data=pointer) for pointer in pointers
+            )
+            zero = span(_ZERO, lanes)
+            with ib.serial(tirx.floordiv(channels + lanes - 1, lanes)) as vector:
+                # The last vector ends with the last channel; some are computed again.
+                first = bound(tirx.min(vector * lanes, channels - lanes))
+                results = [ib.alloc_buffer((lanes,), "float32") for _ in range(together)]
+                for result in results:
+                    nothing = tirx.Broadcast(tirx.const(self.neutral, "float32"), lanes)
+                    ib.buffer_store(result, nothing, [zero])
+                with ib.serial(rows) as row, ib.serial(columns) as column:
+                    place = first + row * row_step + column * column_step
+                    tap = vector * vector_step + row * tap_row + column * lanes
+                    weight = weights[span(tap, lanes)]
+                    for number, result in enumerate(results):
+                        element = image[span(place + number * step, lanes)]
+                        value = self._combined(result[zero], element, weight)
+                        ib.buffer_store(result, value, [zero])
+                for number, result in enumerate(results):
+                    ib.buffer_store(out, result[zero], [span(first + number * channels, lanes)])
+        return builder.get()
+
+
+class ProductsOfChannels(WindowsOfChannels, ProductsOfWindows):
+    """The sums of elements times weights, for all channels."""
+
+
+class MaximaOfChannels(WindowsOfChannels, MaximaOfWindows):
+    """The greatest elements, for all channels."""
+
+
+class SumsOfChannels(WindowsOfChannels, SumsOfWindows):
+    """The sums of elements, for all channels."""
 
 
 LINE_SUMS = "looplift_line_sums"
@@ -211,6 +293,9 @@ def line_windows(
 PRODUCTS = "looplift_windows_product"
 SUMS = "looplift_windows_sum"
 MAXIMA = "looplift_windows_max"
+CHANNEL_PRODUCTS = "looplift_channels_product"
+CHANNEL_SUMS = "looplift_channels_sum"
+CHANNEL_MAXIMA = "looplift_channels_max"
 
 
 def windows(lanes: int) -> list[Windows]:
@@ -219,4 +304,7 @@ def windows(lanes: int) -> list[Windows]:
         ProductsOfWindows(PRODUCTS, lanes),
         SumsOfWindows(SUMS, lanes),
         MaximaOfWindows(MAXIMA, lanes),
+        ProductsOfChannels(CHANNEL_PRODUCTS, lanes),
+        SumsOfChannels(CHANNEL_SUMS, lanes),
+        MaximaOfChannels(CHANNEL_MAXIMA, lanes),
     ]

@@ -10,6 +10,7 @@ columns go through smaller tiles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,8 +22,16 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import flat, int64, static_size, unflattened
-from .convolution_form import convolution_of
-from .emission import bound, ceil_div, compute_block, for_items, pieces, unless_empty
+from .convolution_form import Convolved, convolution_of, convolution_with_channels_last
+from .emission import (
+    bound,
+    ceil_div,
+    compute_block,
+    even_part,
+    for_items,
+    pieces,
+    unless_empty,
+)
 from .micro_kernels import Tile, call_product, native_tile, share_of_next_panel
 from .nests import inlined, nests_of, without_copies
 from .packing import is_constant_operand
@@ -39,6 +48,8 @@ _FEWEST_PANELS = 4
 """The fewest panels for which a loop over them inside of that over rows is faster."""
 _FEWEST_ITEMS = 4
 """Cores share at least so many items, if there are enough panels."""
+_FEWEST_ROWS = 4
+"""The fewest rows of a register tile whose sums do not wait for each other."""
 _FEW_TILES = 4
 """The row tiles of an item of several panels."""
 _DEEP = 1 << 12
@@ -63,10 +74,23 @@ class MatrixProduct(ScheduleRule):  # type: ignore[misc]
         found = convolution_of(kernel)
         if found is not None and is_constant_operand(kernel, found.product.a.buffer):
             return None  # The rules for convolutions read the columns where they are.
+        if _has_far_rows(convolution_with_channels_last(kernel)):
+            return None
         schedule = _scheduled(kernel)
         if schedule is None and (moved := without_copies(kernel)) is not kernel:
             schedule = _scheduled(moved)
         return schedule
+
+
+def _has_far_rows(found: Convolved | None) -> bool:
+    """Whether a convolution has a stride, so that only the positions of a line are equally far
+    apart, and so many weights that reading them for each line takes longer than copying rows.
+    """
+    if found is None or all(axis.stride == 1 for axis in found.axes):
+        return False
+    product = found.product
+    weights = static_size(product.count([*product.rows, *product.reduced]))
+    return weights is not None and weights > _CACHED
 
 
 def _scheduled(kernel: tirx.PrimFunc) -> s_tir.Schedule | None:
@@ -123,6 +147,8 @@ class _Item:
     """The values of the batch variables."""
     first: Any
     rows: Any
+    tile_rows: Any
+    """The rows of each register tile but the last one."""
     panel: Any
     """The first panel."""
     end: Any
@@ -142,6 +168,7 @@ class _Emission:
         (self._k,) = product.reduced
         (self._n,) = product.columns
         self._depth, self._width = self._right.depth, self._right.width
+        self._has_even_rows = store.is_even(product.rows)
 
     def emit(self) -> None:
         self._right.pack()
@@ -163,7 +190,12 @@ class _Emission:
         tiles = _DEEP_TILES if is_deep else _FEW_TILES
         # All rows of an item read a copy.
         shares = most == 1 or right.is_copied
-        chunk = self._row_chunk() if shares else tiles * self._tile.rows
+        most_rows = int64(self._row_chunk() if shares else tiles * self._tile.rows)
+        chunk = self._part(rows, most_rows)
+        if not is_deep:
+            # Each chunk reads all panels again.
+            is_one = tirx.all(rows <= 2 * most_rows, rows * self._depth <= _CACHED)
+            chunk = bound(tirx.Select(is_one, tirx.max(rows, int64(1)), chunk))
         chunks = bound(pieces(rows, chunk))
         together = int64(1) if most == 1 else bound(_panels_together(most, panels, batch * chunks))
         groups = bound(pieces(panels, together))
@@ -171,20 +203,23 @@ class _Emission:
         work = batch * (rows + reading) * self._width * self._depth
 
         def compute(number: Any) -> None:
-            group = bound(tirx.floormod(number, groups))
             outer = bound(tirx.floordiv(number, groups))
-            part = bound(tirx.floormod(outer, chunks))
-            batch_values = self._values(product.batch, tirx.floordiv(outer, chunks))
+            group, part = tirx.floormod(number, groups), tirx.floormod(outer, chunks)
+            image = tirx.floordiv(outer, chunks)
+            part, group = bound(part), bound(group)
+            batch_values = self._values(product.batch, image)
             values = {variable: bound(value) for variable, value in batch_values.items()}
             first = bound(part * chunk)
-            count = bound(tirx.min(rows - first, int64(chunk)))
+            count = bound(tirx.min(rows - first, chunk))
+            tile_rows = self._part(count, int64(self._tile.rows))
             scratch = ib.alloc_buffer((self._tile.rows * self._tile.width,), "float32")
             if most == 1:
-                self._one_panel(_Item(values, first, count, group, group + 1, scratch))
+                item = _Item(values, first, count, tile_rows, group, group + 1, scratch)
+                self._one_panel(item)
                 return
             panel = bound(group * together)
             end = bound(tirx.min(panel + together, panels))
-            item = _Item(values, first, count, panel, end, scratch)
+            item = _Item(values, first, count, tile_rows, panel, end, scratch)
             if is_deep:
                 self._deep_panels(item)
             else:
@@ -192,10 +227,29 @@ class _Emission:
 
         for_items(batch * chunks * groups, work, compute)
 
+    def _has_many_weights(self) -> bool:
+        """Whether the right operand is one constant that does not stay in the second-level cache
+        beside the left one.
+        """
+        sizes = [static_size(size) for size in (self._depth, self._width)]
+        if not self._right.is_packed or self._product.batch or None in sizes:
+            return False
+        return math.prod(size for size in sizes if size is not None) > _CACHED // 4
+
+    def _part(self, total: Any, most: Any) -> Any:
+        """The rows of a part if so many are cut into parts of at most `most`.
+
+        The last part has the rest; but few rows would be slow, because their sums wait for each
+        other. Then all parts are equal.
+        """
+        rest = bound(tirx.floormod(total, most))
+        is_slow = tirx.all(rest > 0, rest < _FEWEST_ROWS, total > most)
+        return bound(tirx.Select(is_slow, even_part(total, most), most))
+
     def _most_panels(self) -> int:
         """The number of panels at most that each register tile of rows is multiplied by in turn."""
         depth = static_size(self._depth)
-        if depth is None:
+        if depth is None or self._has_many_weights():
             return 1
         cached = _CACHED_PANELS // (max(depth, 1) * self._tile.width)
         return cached if cached >= _FEWEST_PANELS else 1
@@ -210,6 +264,13 @@ class _Emission:
     def _values(self, variables: Sequence[Any], number: Any) -> dict[Any, Any]:
         """The values of variables for a number counted over all of them."""
         return unflattened(variables, self._product.extent, number)
+
+    def _row_values(self, number: Any) -> dict[Any, Any]:
+        """The values of the variables of rows for a row, or others at the same places in memory."""
+        rows = self._product.rows
+        if len(rows) > 1 and self._has_even_rows:
+            return {**dict.fromkeys(rows, int64(0)), rows[-1]: number}
+        return self._values(rows, number)
 
     def _one_panel(self, item: _Item) -> None:
         """All row tiles of an item over its only panel."""
@@ -317,14 +378,15 @@ class _Emission:
 
     def _columns(self, panel: Any) -> Any:
         """The number of columns of a panel."""
-        tile = self._tile
-        return bound(tirx.min(self._width - panel * tile.width, int64(tile.width)))
+        width = static_size(self._width)
+        if width is not None and width % self._tile.width == 0:
+            return int64(self._tile.width)
+        return bound(tirx.min(self._width - panel * self._tile.width, int64(self._tile.width)))
 
     def _rows(self, item: _Item, number: Any) -> tuple[Any, Any]:
         """The first row of a row tile, and how many it has."""
-        rows = self._tile.rows
-        start = bound(item.first + number * rows)
-        return start, bound(tirx.min(item.first + item.rows - start, int64(rows)))
+        start = bound(item.first + number * item.tile_rows)
+        return start, bound(tirx.min(item.first + item.rows - start, item.tile_rows))
 
     def _multiply(
         self,
@@ -342,7 +404,7 @@ class _Emission:
         """
         product, (k, depth) = self._product, span
         start, rows = self._rows(item, number)
-        row = self._values(product.rows, start)
+        row = self._row_values(start)
         origin = product.a.position.at({**item.batch, **row, self._k: k})
         a_row = product.a.position.of(product.rows[-1]) if product.rows else int64(0)
         return call_product(
@@ -366,14 +428,14 @@ class _Emission:
         start, rows = self._rows(item, number)
         column, columns = bound(panel * tile.width), self._columns(panel)
         with ib.serial(rows) as row:
-            values = self._values(variables, start + row)
+            values = self._row_values(start + row)
             here = {**item.batch, **values, self._n: column}
             line = bound(place + row * out_row)
             following = None
             if next_column is not None:
                 following = {**here, self._n: next_column}
             elif variables:
-                following = {**here, **self._values(variables, start + row + tile.rows)}
+                following = {**here, **self._row_values(start + row + item.tile_rows)}
             self._store.run(
                 here, columns, partial(element_of, results, line), tile.lanes, following
             )

@@ -38,6 +38,15 @@ def mark_constant_operands(module: tvm.IRModule) -> tvm.IRModule:
     TVM's AttachAttrLayoutFreeBuffers does the same for each call, on a copy of the kernel. In TVM
     0.27 the copy of a kernel from DispatchSortScan names sizes that it does not define.
     """
+    for variable, positions in constant_operands(module).items():
+        kernel = module[variable]
+        if positions and isinstance(kernel, tirx.PrimFunc):
+            module[variable] = kernel.with_attr(_CONSTANT_OPERANDS, sorted(positions))
+    return module
+
+
+def constant_operands(module: tvm.IRModule) -> dict[Any, set[int]]:
+    """The positions of the parameters for which all calls of a kernel pass constants."""
     constant: dict[Any, set[int]] = {}
 
     def visit(call: Any) -> None:
@@ -52,11 +61,7 @@ def mark_constant_operands(module: tvm.IRModule) -> tvm.IRModule:
     for function in module.functions.values():
         if isinstance(function, relax.Function):
             tvm_ffi.structural_walk(function.body, (ir.Call, visit))
-    for variable, positions in constant.items():
-        kernel = module[variable]
-        if positions and isinstance(kernel, tirx.PrimFunc):
-            module[variable] = kernel.with_attr(_CONSTANT_OPERANDS, sorted(positions))
-    return module
+    return constant
 
 
 def is_constant_operand(kernel: tirx.PrimFunc, buffer: Any) -> bool:

@@ -33,6 +33,8 @@ from .batch_norm import decompose_batch_norms
 from .byte_products import ByteProduct
 from .channel_lanes import ChannelLanes
 from .channel_panels import ChannelPanels
+from .channels_last import ChannelsLast
+from .column_sums import ColumnSums
 from .compaction import COMPACTED, COMPACTION, compact_buffers
 from .concatenation import Concatenation
 from .constant_folding import evaluate_constant_calls
@@ -51,6 +53,7 @@ from .gpu import (
     skip_empty_grids,
     sum_along_last_axis,
 )
+from .image_layout import choose_image_layouts
 from .interleaving import Interleaving
 from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
 from .kernel_merging import merge_kernels
@@ -91,6 +94,7 @@ RULES = (
     ByteProduct(),
     Winograd(),
     ChannelLanes(),
+    ChannelsLast(),
     Pooling(),
     Pointwise(),
     ChannelPanels(),
@@ -100,6 +104,7 @@ RULES = (
     Concatenation(),
     Transposition(),
     TabulatedCopy(),
+    ColumnSums(),
     RowReduction(),
 )
 """The schedule rules for CPUs, in the order in which they are tried."""
@@ -236,6 +241,7 @@ def _to_kernels() -> Any:
             passes.FuseOps(),
             passes.FuseTIR(),
             _module_pass(_drop_scopes),
+            _module_pass(choose_image_layouts),
             # Before the schedule, which hides that a kernel only reshapes.
             _module_pass(restore_reshapes),
             # Fused kernels that differ in sizes only are compiled once.

@@ -56,9 +56,13 @@ class SumOfProducts:
         return sym.Analyzer().simplify(total)
 
 
-def sum_of_products(nest: Nest) -> SumOfProducts | None:
-    """The roles of a nest's variables; None for a nest of another form, or not of float32."""
-    return _sum_of(nest, lambda factor: factor if _is_load(factor, "float32") else None)
+def sum_of_products(nest: Nest, *, channels_last: bool = False) -> SumOfProducts | None:
+    """The roles of a nest's variables; None for a nest of another form, or not of float32.
+
+    With `channels_last`, the last axis of the output counts as the second one: the roles are those
+    of the same product with channels first.
+    """
+    return _sum_of(nest, lambda x: x if _is_load(x, "float32") else None, channels_last)
 
 
 def sum_of_byte_products(nest: Nest) -> SumOfProducts | None:
@@ -80,25 +84,33 @@ def _is_load(expression: Any, *dtypes: str) -> bool:
     return isinstance(expression, ir.TensorLoad) and str(expression.source.dtype) in dtypes
 
 
-def _sum_of(nest: Nest, load_of: Callable[[Any], Any]) -> SumOfProducts | None:
+def _sum_of(
+    nest: Nest, load_of: Callable[[Any], Any], channels_last: bool = False
+) -> SumOfProducts | None:
     factors = _factors(nest, load_of)
     if factors is None or not nest.reduced:
         return None
     found = _places(nest, factors)
-    return None if found is None else _by_role(nest, *found)
+    return None if found is None else _by_role(nest, *found, channels_last)
 
 
-def maximum_of_windows(nest: Nest) -> SumOfProducts | None:
-    """The roles of a nest of `c[batch, columns] = max(b[batch, columns and reduced])`."""
-    return _of_windows(nest, tirx.Max)
+def maximum_of_windows(nest: Nest, *, channels_last: bool = False) -> SumOfProducts | None:
+    """The roles of a nest of `c[batch, columns] = max(b[batch, columns and reduced])`.
+
+    `channels_last` is as for `sum_of_products`.
+    """
+    return _of_windows(nest, tirx.Max, channels_last)
 
 
-def sum_of_windows(nest: Nest) -> SumOfProducts | None:
-    """The roles of a nest of `c[batch, columns] = sum(b[batch, columns and reduced])`."""
-    return _of_windows(nest, tirx.Add)
+def sum_of_windows(nest: Nest, *, channels_last: bool = False) -> SumOfProducts | None:
+    """The roles of a nest of `c[batch, columns] = sum(b[batch, columns and reduced])`.
+
+    `channels_last` is as for `sum_of_products`.
+    """
+    return _of_windows(nest, tirx.Add, channels_last)
 
 
-def _of_windows(nest: Nest, kind: Any) -> SumOfProducts | None:
+def _of_windows(nest: Nest, kind: Any, channels_last: bool) -> SumOfProducts | None:
     """The roles of a nest that combines the elements of windows.
 
     Columns begin at the first axis along which windows have a stride or several elements. The
@@ -119,7 +131,7 @@ def _of_windows(nest: Nest, kind: Any) -> SumOfProducts | None:
         return None
     (place,), extents, indices, variables = found
     reduced = [v for v in variables if any(v.same_as(r) for r in nest.reduced)]
-    order = [v for index in indices for v in variables if depends(index, [v])]
+    order = _order(indices, variables, channels_last)
     windows = [i for i in place.indices if not any(i.same_as(v) for v in variables)]
     first = next((k for k, v in enumerate(order) if any(depends(w, [v]) for w in windows)), None)
     if first is None or len(order) + len(reduced) != len(variables):
@@ -164,10 +176,11 @@ def _by_role(
     extents: dict[Any, Any],
     indices: list[Any],
     variables: Sequence[Any],
+    channels_last: bool,
 ) -> SumOfProducts | None:
     reduced = [v for v in variables if any(v.same_as(r) for r in nest.reduced)]
     spatial = [v for v in variables if not any(v.same_as(r) for r in reduced)]
-    order = [v for index in indices for v in spatial if depends(index, [v])]
+    order = _order(indices, spatial, channels_last)
     used = [[v for v in spatial if v in place.position.coefficients] for place in places]
     if not order or any(v not in place.position.coefficients for v in reduced for place in places):
         return None
@@ -182,6 +195,13 @@ def _by_role(
     if not columns:
         return None
     return SumOfProducts(nest, a, b, batch, rows, columns, reduced, extents, indices)
+
+
+def _order(indices: Sequence[Any], variables: Sequence[Any], channels_last: bool) -> list[Any]:
+    """The variables of the output in the order of its axes, or with the last axis second."""
+    if channels_last and len(indices) > 2:
+        indices = [indices[0], indices[-1], *indices[1:-1]]
+    return [v for index in indices for v in variables if depends(index, [v])]
 
 
 def _suffix(items: Sequence[Any], fits: Any) -> tuple[list[Any], list[Any]]:

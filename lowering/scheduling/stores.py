@@ -156,25 +156,21 @@ class Store:
         )
         self.is_storable = is_affine and is_vector
         """Whether all places are affine, and the value can be computed for vectors."""
-        apart = without_loads(self._value)
-        # A value that depends on the place itself (a triangle) needs the index on each axis.
-        one_axis = len(self._columns) == 1 or not depends(apart, list(variables))
-        self.flattens = (
-            self.is_storable
-            and one_axis
-            and all(
-                self._flattens(position)
-                for position in (self._target, *self._positions.values())
-                if position is not None
-            )
-        )
+        self.flattens = self.is_even(self._columns)
 
-    def _flattens(self, position: Affine) -> bool:
-        """Whether a position moves by one step for each column, over all axes of columns."""
+    def is_even(self, variables: Sequence[Any]) -> bool:
+        """Whether all places move by one step for each value of variables counted as one."""
+        # A value that depends on the place itself (a triangle) needs the index on each axis.
+        apart = without_loads(self._value)
+        if not self.is_storable or (len(variables) > 1 and depends(apart, self._variables)):
+            return False
+        places = (self._target, *self._positions.values())
+        return all(self._is_even(place, variables) for place in places if place is not None)
+
+    def _is_even(self, position: Affine, variables: Sequence[Any]) -> bool:
         analyzer = sym.Analyzer()
-        last = position.of(self._columns[-1])
-        step = last
-        for inner, outer in zip(self._columns[:0:-1], self._columns[-2::-1], strict=True):
+        step = position.of(variables[-1]) if variables else None
+        for inner, outer in zip(variables[:0:-1], variables[-2::-1], strict=True):
             step = step * self._extents[inner]
             if not analyzer.can_prove_equal(step, position.of(outer)):
                 return False

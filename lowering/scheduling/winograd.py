@@ -35,6 +35,7 @@ from .micro_kernels import (
     share_of_next_panel,
 )
 from .packing import is_constant_operand
+from .stores import element_of
 from .tap_products import call_tap_products
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
 
@@ -221,7 +222,7 @@ class _Emission(Emission):
         with ib.serial(tile_end - tile) as number:
             here = bound(tile + number)
             start = bound(here * width)
-            channels = bound(tirx.min(self._rows - start, int64(width)))
+            channels = self._rows_of_tile(start)
             weights = bound(
                 (chunk.group * self._tiles + here) * (self._channels * (self._matrices * width))
             )
@@ -247,10 +248,13 @@ class _Emission(Emission):
                 self._if_small(
                     partial(self._multiply_taps, chunk, here, count, products, squares), multiply
                 )
-                call_function(
-                    TRANSPOSE, results.data, squares.data, count * 4, channels, count * 4, width
-                )
-                self._write_squares(chunk, start, channels, first, count, results)
+                if self._found.gives_channels_last:
+                    self._write_squares(chunk, start, channels, first, count, squares)
+                else:
+                    call_function(
+                        TRANSPOSE, results.data, squares.data, count * 4, channels, count * 4, width
+                    )
+                    self._write_squares(chunk, start, channels, first, count, results)
 
     def _multiply_taps(
         self, chunk: Chunk, here: Any, count: Any, products: Any, squares: Any
@@ -336,7 +340,12 @@ class _Emission(Emission):
         height, length = (axis.size for axis in self._found.axes)
         end = bound(begin + count)
         line = bound(tirx.floordiv(begin, self._pitch))
-        with ib.serial(rows) as row, ib.serial(ceil_div(end, self._pitch) - line) as number:
+        # With channels last, each position has a vector of channels.
+        is_last = self._found.gives_channels_last
+        with (
+            ib.serial(int64(1) if is_last else rows) as row,
+            ib.serial(ceil_div(end, self._pitch) - line) as number,
+        ):
             here = {**chunk.values, **self._unflattened(self._product.rows, start + row)}
             place = bound((line + number) * self._pitch)
             low = bound(tirx.max(begin - place, int64(0)))
@@ -346,4 +355,10 @@ class _Emission(Emission):
                 here.update({outer: top + lower, inner: bound(low * 2)})
                 origin = bound(((row * 2 + lower) * count + place + low - begin) * 2)
                 elements = bound(tirx.max(high - low * 2, int64(0)))
-                store.run(here, elements, lambda k: results[origin + k], lanes)
+                if is_last:
+                    with ib.serial(elements) as k:
+                        there = {**here, inner: bound(low * 2 + k)}
+                        vector = bound((origin + k) * self._tile.width)
+                        store.run(there, rows, partial(element_of, results, vector), lanes)
+                else:
+                    store.run(here, elements, partial(element_of, results, origin), lanes)

@@ -1,0 +1,309 @@
+"""Depthwise convolutions, and sums and maxima of windows, of images with channels last.
+
+Windows of a few positions along a line read whole vectors of channels where they are, one vector
+after another, so that each line of the image is read in the order of memory. Taps that read padding
+are left out: positions near an end of a line are computed one by one, with the taps that they have.
+Where many are near an end, because lines are short, lines are copied into a padded plane instead.
+(Channels first: `channel_lanes`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from tvm import s_tir, sym, tirx
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.target import Target
+from tvm.tirx.script import builder as ib
+
+from .affine import flat, int64, static_size, unflattened
+from .convolution_form import (
+    Convolved,
+    SpatialAxis,
+    convolution_with_channels_last,
+    maximum_with_channels_last,
+    sum_with_channels_last,
+)
+from .emission import (
+    bound,
+    ceil_div,
+    compute_block,
+    even_part,
+    for_items,
+    pieces,
+    rewritten,
+    unless_empty,
+)
+from .lane_kernels import (
+    CHANNEL_MAXIMA,
+    CHANNEL_PRODUCTS,
+    CHANNEL_SUMS,
+    LOWEST,
+    MOST_POSITIONS,
+)
+from .micro_kernels import call_copy_row, call_function, native_tile
+from .nests import inlined, substituted
+from .packing import pack_weights
+from .stores import element_of
+from .window_axes import extent_of_window, extent_of_windows, inside, taps_inside
+
+_FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
+    CHANNEL_MAXIMA: maximum_with_channels_last,
+    CHANNEL_SUMS: sum_with_channels_last,
+    CHANNEL_PRODUCTS: convolution_with_channels_last,
+}
+"""What finds the windows of a kernel, by the shared function that combines their elements."""
+_ITEM = 1 << 16
+"""Elements of an item of work, which stay in the second-level cache."""
+_FEWEST_ITEMS = 2
+"""Items that an image is cut into at least, for several cores."""
+_SHORT = 8
+"""Lines are copied if at least one position of so many is near an end of its line."""
+_COST_OF_ELEMENT = 4
+"""The time to write an element, in multiply-adds."""
+
+
+class ChannelsLast(ScheduleRule):  # type: ignore[misc]
+    """Depthwise convolutions and pooling in NWC and NHWC, of at least a vector of channels."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
+        if target.kind.name != "llvm":
+            return None
+        kernel = inlined(func)
+        for function, form in _FORMS.items():
+            found = form(kernel)
+            if found is not None and _is_supported(found, function):
+                emission = _Emission(kernel, found, function)
+                return s_tir.Schedule(rewritten(kernel, emission.emit))
+        return None
+
+
+def _is_supported(found: Convolved, function: str) -> bool:
+    product = found.product
+    if not product.batch:
+        return False
+    channel = product.batch[-1]
+    channels = static_size(product.extent(channel))
+    if channels is None or channels < native_tile().lanes or len(found.axes) > 2:
+        return False
+    if product.rows or found.channel is not None:
+        return False
+    if function == CHANNEL_PRODUCTS:
+        others = [v for v in product.batch[:-1] if v in product.a.position.coefficients]
+        if others:
+            return False
+    # Taps that read padding are left out.
+    neutral = LOWEST if function == CHANNEL_MAXIMA else 0
+    if not isinstance(found.fill, tirx.FloatImm) or float(found.fill) != neutral:
+        return False
+    distances = [found.position.of(v) for v in (channel, found.positions[-1])]
+    if [static_size(distance) for distance in distances] != [1, channels]:
+        return False
+    # The last positions of a line are written again.
+    return found.store.is_contiguous and not found.store.is_in_place
+
+
+class _Emission:
+    """A part of a line of an image at a time."""
+
+    def __init__(self, kernel: tirx.PrimFunc, found: Convolved, function: str) -> None:
+        self._kernel = kernel
+        self._found = found
+        self._product = found.product
+        self._function = function
+        self._lanes = native_tile().lanes
+        self._channel = self._product.batch[-1]
+        self._channels = int(self._product.extent(self._channel))
+        *outer, self._inner = found.axes
+        self._outer = outer[0] if outer else None
+
+    def emit(self) -> None:
+        packed = self._pack_weights() if self._function == CHANNEL_PRODUCTS else None
+        with compute_block("windows"), unless_empty(self._found.store.written):
+            self._found.store.declare()
+            self._source = flat(self._found.source)
+            self._weights = None if packed is None else flat(packed)
+            self._items()
+
+    def _pack_weights(self) -> Any:
+        """Packs the weights into `[vector of channels, tap, lane]`."""
+        weights, lanes = self._product.a, self._lanes
+        axes = [axis for axis in self._found.axes if axis.tap is not None]
+
+        def element(vector: Any, tap: Any, lane: Any) -> Any:
+            values = unflattened([axis.tap for axis in axes], self._product.extent, tap)
+            # The last vector of channels ends with the last channel.
+            first = tirx.min(vector * lanes, int64(self._channels - lanes))
+            values[self._channel] = first + lane
+            return weights.buffer[tuple(substituted(i, values) for i in weights.indices)]
+
+        shape = (int64(-(-self._channels // lanes)), int64(self._taps), int64(lanes))
+        return pack_weights(self._kernel, weights.buffer, shape, element)
+
+    @property
+    def _taps(self) -> int:
+        return self._inner.taps * (1 if self._outer is None else self._outer.taps)
+
+    def _items(self) -> None:
+        product, inner, outer = self._product, self._inner, self._outer
+        channels = self._channels
+        images = bound(product.count(product.batch[:-1]))
+        length = bound(inner.size)
+        # The first position whose window lies within the image, and the one after the last.
+        after = inner.high - 1 - (inner.taps - 1) * inner.dilation
+        self._inside = (
+            bound(ceil_div(inner.low, int64(inner.stride))),
+            bound(tirx.floordiv(after, int64(inner.stride)) + 1),
+        )
+        # An image is cut into groups of lines, or the only line into parts.
+        total = length if outer is None else bound(outer.size)
+        size = channels if outer is None else tirx.max(length * channels, int64(1))
+        most = tirx.max(tirx.floordiv(int64(_ITEM), size), int64(1))
+        part = bound(even_part(total, most, _FEWEST_ITEMS))
+        parts = bound(pieces(total, tirx.max(part, int64(1))))
+        short = max(_SHORT * (inner.taps - 1) * inner.dilation // inner.stride, MOST_POSITIONS)
+        low, high = self._inside
+        is_short: Any = tirx.const(False, "bool")
+        if outer is not None and inner.taps > 1:
+            is_short = tirx.all(length <= short, tirx.any(low > 0, high < length))
+        is_short = bound(tirx.Cast("int64", sym.Analyzer().simplify(is_short)))
+        self._pitch = bound(extent_of_windows(inner, length) * channels)
+        positions = product.count(product.columns)
+        work = product.count(product.batch) * positions * (self._taps + _COST_OF_ELEMENT)
+
+        def item(number: Any) -> None:
+            results = ib.alloc_buffer((int64(MOST_POSITIONS * channels),), "float32")
+            first = bound(tirx.floormod(number, parts) * part)
+            end = bound(tirx.min(first + part, total))
+            image = bound(tirx.floordiv(number, parts))
+            values = unflattened(product.batch[:-1], product.extent, image)
+            values = {variable: bound(value) for variable, value in values.items()}
+            values[self._channel] = int64(0)
+            if outer is None:
+                self._line(values, None, first, end, results, None)
+                return
+
+            def lines(plane: Any) -> None:
+                with ib.serial(end - first) as offset:
+                    line = bound(first + offset)
+                    self._line(values, line, int64(0), length, results, plane)
+
+            with ib.If(is_short != 0):
+                with ib.Then():
+                    span = extent_of_window(outer) + (_ITEM // channels) * outer.stride
+                    longest = extent_of_windows(inner, int64(short)) * channels
+                    size = tirx.min(span, extent_of_windows(outer, outer.size)) * longest
+                    plane = ib.alloc_buffer((size,), "float32")
+                    lines((plane, self._fill_plane(values, first, end, plane)))
+                with ib.Else():
+                    lines(None)
+
+        for_items(bound(images * parts), work, item)
+
+    def _fill_plane(self, values: Mapping[Any, Any], first: Any, end: Any, plane: Any) -> Any:
+        """Copies what some lines of output read, with padding at both ends of each line.
+
+        Returns the number of the first padded line that is copied. Lines of padding are left out.
+        """
+        outer, inner, channels = self._outer, self._inner, self._channels
+        assert outer is not None, "the image has lines"
+        start = bound(first * outer.stride)
+        lines = bound(extent_of_windows(outer, end - first))
+        top, bottom = inside(outer, start, lines)
+        extent = bound(extent_of_windows(inner, inner.size))
+        low, high = inside(inner, int64(0), extent)
+        with ib.serial(bottom - top) as offset:
+            line = bound(start + top + offset)
+            places = dict(zip(self._found.positions, (line, low), strict=True))
+            source = self._source[bound(self._found.position.at({**values, **places}))]
+            target = plane[bound((top + offset) * self._pitch)]
+            call_copy_row(
+                tirx.address_of(target), tirx.address_of(source), low * channels,
+                (high - low) * channels, (extent - high) * channels, 1, self._found.fill,
+            )  # fmt: skip
+        return start
+
+    def _line(
+        self, values: Mapping[Any, Any], line: Any, first: Any, end: Any, results: Any, plane: Any
+    ) -> None:
+        """Computes the positions of a line from `first` to `end`.
+
+        `plane` is the plane that its windows read and the first padded line in it, if there is one.
+        """
+        low, high = (first, end) if plane is not None else self._inside
+        low = bound(tirx.max(tirx.min(low, end), first))
+        high = bound(tirx.max(tirx.min(high, end), low))
+        whole = bound(high - low)
+        tiles = bound(ceil_div(whole, int64(MOST_POSITIONS)))
+        tile = bound(ceil_div(whole, tirx.max(tiles, int64(1))))
+        before = bound(low - first)
+        row, rows = self._taps_at(self._outer, line)
+        with ib.serial(tiles if plane is not None else before + tiles + (end - high)) as step:
+            # The last tile ends with the last position within the image.
+            if plane is not None:
+                position, together = bound(low + tirx.min(step * tile, whole - tile)), tile
+                column, columns = int64(0), int64(self._inner.taps)
+            else:
+                number = step - before
+                is_tile = bound(tirx.Cast("int64", tirx.all(number >= 0, number < tiles)))
+                of_tile = low + tirx.min(number * tile, whole - tile)
+                alone = tirx.Select(number < 0, first + step, high + number - tiles)
+                position = bound(tirx.Select(is_tile != 0, of_tile, alone))
+                together = bound(tirx.Select(is_tile != 0, tile, int64(1)))
+                column, columns = self._taps_at(self._inner, position)
+            self._combine(
+                results, together, (line, position), (row, rows), (column, columns), values, plane
+            )
+            here = dict(values)
+            if self._outer is not None:
+                here[self._product.columns[0]] = line
+            with ib.serial(together) as place:
+                here[self._product.columns[-1]] = bound(position + place)
+                element = partial(element_of, results, bound(place * self._channels))
+                self._found.store.run(here, int64(self._channels), element, self._lanes)
+
+    def _taps_at(self, axis: SpatialAxis | None, position: Any) -> tuple[Any, Any]:
+        """The first tap that reads the image for an output position, and how many do."""
+        if axis is None:
+            return int64(0), int64(1)
+        start = bound(position * axis.stride)
+        first, end = taps_inside(axis, start, start)
+        return first, bound(tirx.max(end - first, int64(0)))
+
+    def _combine(
+        self,
+        results: Any,
+        together: Any,
+        place: tuple[Any, Any],
+        rows: tuple[Any, Any],
+        columns: tuple[Any, Any],
+        values: Mapping[Any, Any],
+        plane: Any,
+    ) -> None:
+        """Combines the windows of some positions from a place, a line and a position, on."""
+        (line, position), channels, lanes = place, self._channels, self._lanes
+        inner, outer = self._inner, self._outer
+        read = [position * inner.stride + columns[0] * inner.dilation]
+        row_step = int64(0)
+        if outer is not None:
+            read.insert(0, line * outer.stride + rows[0] * outer.dilation)
+            row_step = self._found.position.of(self._found.positions[0]) * outer.dilation
+        if plane is None or outer is None:
+            places = dict(zip(self._found.positions, read, strict=True))
+            source = self._source[bound(self._found.position.at({**values, **places}))]
+        else:
+            buffer, first_line = plane
+            source = buffer[bound((read[0] - first_line) * self._pitch + read[1] * channels)]
+            row_step = self._pitch * outer.dilation
+        tap_row = inner.taps * lanes
+        weights = source
+        if self._weights is not None:
+            weights = self._weights[bound(rows[0] * tap_row + columns[0] * lanes)]
+        call_function(
+            self._function, together, results.data, tirx.address_of(source),
+            tirx.address_of(weights), rows[1], columns[1], channels,
+            inner.stride * channels, row_step, inner.dilation * channels,
+            self._taps * lanes, tap_row,
+        )  # fmt: skip

@@ -1,0 +1,238 @@
+"""Kernels of images with channels last, against onnxruntime, and the choice of layouts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm_ffi
+from tvm import ir, relax
+
+import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.channel_panels import ChannelPanels
+from looplift.lowering.scheduling.channels_last import ChannelsLast
+from looplift.lowering.scheduling.column_sums import ColumnSums
+from looplift.lowering.scheduling.concatenation import Concatenation
+from looplift.lowering.scheduling.convolution import Convolution
+from looplift.lowering.scheduling.matmul import MatrixProduct
+from looplift.lowering.scheduling.minimum_cut import UNLIMITED, LabelCosts
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
+from looplift.lowering.scheduling.winograd import Winograd
+
+from .comparison import TARGETS, check, taken_by, weight, with_weights
+from .test_channel_lanes import LINES, PLANES, SIZES, SMALL, SMALL_PLANES
+
+SMALL_SIZES = [{"b": b, "h": h, "w": w} for b in (1, 2) for h, w in SMALL]
+DENSE: dict[str, tuple[Any, int, tuple[int, ...], str]] = {
+    "squares of 3": (Winograd(), 64, (48, 64, 3, 3), "pads = [1, 1, 1, 1]"),
+    "squares of 3 for odd channels": (Winograd(), 40, (37, 40, 3, 3), "pads = [0, 1, 2, 1]"),
+    "strided": (ChannelPanels(), 24, (32, 24, 5, 3), "pads = [2, 1, 2, 1], strides = [2, 3]"),
+    "dilated": (ChannelPanels(), 24, (64, 24, 3, 3), "pads = [2, 9, 2, 9], dilations = [2, 9]"),
+    "few channels": (ChannelPanels(), 3, (32, 3, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
+    "channels that fill no vector": (Convolution(), 32, (20, 32, 2, 2), "pads = [1, 0, 0, 1]"),
+    "one tap": (MatrixProduct(), 40, (72, 40, 1, 1), "kernel_shape = [1, 1]"),
+    "one tap with a stride": (MatrixProduct(), 40, (33, 40, 1, 1), "strides = [2, 3]"),
+    "one tap with many weights": (ChannelPanels(), 640, (640, 640, 1, 1), "strides = [2, 1]"),
+}
+
+
+def between_transpositions(rank: int, operators: str) -> str:
+    """A model whose input and output have channels last, so that images between them have, too.
+
+    The operators compute q from p.
+    """
+    first = [0, rank - 1, *range(1, rank - 1)]
+    last = [0, *range(2, rank), 1]
+    return f"p = Transpose <perm = {first}> (x) {operators} y = Transpose <perm = {last}> (q)"
+
+
+def check_taken(rule: Any, text: str, weights: dict[str, Any], sizes: Any) -> None:
+    """The rule takes one kernel, and the model computes what onnxruntime computes."""
+    assert len(taken_by(rule, text, weights)) == 1
+    assert not transpositions(text, weights)
+    check(text, weights, sizes)
+
+
+def transpositions(text: str, weights: dict[str, Any]) -> list[str]:
+    """The kernels of a model that only transpose; copies, which are named `..._last`, do not."""
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+    found: list[str] = []
+
+    def visit(call: Any) -> None:
+        kernel = call.args[0] if call.args else None
+        if isinstance(kernel, ir.GlobalVar) and re.match(r"transpose\d*$", kernel.name_hint):
+            found.append(kernel.name_hint)
+
+    tvm_ffi.structural_walk(module["main"].body, (ir.Call, visit))
+    return found
+
+
+@pytest.mark.parametrize("name", PLANES)
+@pytest.mark.parametrize("channels", [40, 16])
+def test_depthwise_convolutions_of_any_plane(channels: int, name: str) -> None:
+    taps, attributes = PLANES[name]
+    operators = f"c = Conv <group = {channels}, {attributes}> (p, f, d) q = HardSwish (c)"
+    text = f"""model (float[b, h, w, {channels}] x) => (y) {{
+        {between_transpositions(4, operators)} }}"""
+    weights = {"f": weight(channels, 1, *taps), "d": weight(channels)}
+    check_taken(ChannelsLast(), text, weights, SIZES)
+
+
+@pytest.mark.parametrize("name", SMALL_PLANES)
+def test_small_images(name: str) -> None:
+    taps, attributes = SMALL_PLANES[name]
+    operators = f"c = Conv <group = 24, {attributes}> (p, f) q = Sigmoid (c)"
+    text = f"model (float[b, h, w, 24] x) => (y) {{ {between_transpositions(4, operators)} }}"
+    check_taken(ChannelsLast(), text, {"f": weight(24, 1, *taps)}, SMALL_SIZES)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_depthwise_convolutions_of_a_line(name: str) -> None:
+    taps, attributes = LINES[name]
+    operators = f"c = Conv <group = 37, {attributes}> (p, f) q = Relu (c)"
+    text = f"model (float[b, n, 37] x) => (y) {{ {between_transpositions(3, operators)} }}"
+    sizes = [{"b": b, "n": n} for b, n in ((1, 5), (2, 33), (0, 9), (1, 5000))]
+    check_taken(ChannelsLast(), text, {"f": weight(37, 1, taps)}, sizes)
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("channels", [16, 21])
+def test_pooling(channels: int, operator: str) -> None:
+    attributes = "kernel_shape = [3, 2], pads = [1, 0, 1, 1], strides = [2, 1]"
+    if operator == "AveragePool":
+        attributes += ", count_include_pad = 1"
+    operators = f"q = {operator} <{attributes}> (p)"
+    text = f"""model (float[b, h, w, {channels}] x) => (y) {{
+        {between_transpositions(4, operators)} }}"""
+    check_taken(ChannelsLast(), text, {}, SIZES)
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_convolutions(name: str) -> None:
+    rule, channels, shape, attributes = DENSE[name]
+    activated = f"c = Conv <{attributes}> (p, f, d) q = LeakyRelu (c)"
+    if channels < 16:  # Such an input keeps its layout.
+        body = f"{activated} y = Transpose <perm = [0, 2, 3, 1]> (q)"
+        text = f"model (float[b, {channels}, h, w] p) => (y) {{ {body} }}"
+    else:
+        body = between_transpositions(4, activated)
+        text = f"model (float[b, h, w, {channels}] x) => (y) {{ {body} }}"
+    weights = {"f": weight(*shape), "d": weight(shape[0])}
+    check_taken(rule, text, weights, [*SIZES, {"b": 1, "h": 3, "w": 2}, {"b": 2, "h": 14, "w": 14}])
+
+
+def test_a_stem_for_other_processors() -> None:
+    text = """model (float[b, 20, h, w] x) => (y) {
+        c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f) d = Relu (c)
+        e = Conv <group = 32, pads = [1, 1, 1, 1]> (d, g) k = Relu (e)
+        y = Conv (k, m) }"""
+    weights = {"f": weight(32, 20, 3, 3), "g": weight(32, 1, 3, 3), "m": weight(40, 32, 1, 1)}
+    for target in TARGETS:
+        check(text, weights, SIZES, target)
+
+
+BLOCK = """model (float[b, 24, h, w] x) => (y) {
+    a = Conv (x, f) c = Relu (a)
+    d = Conv <group = 96, pads = [1, 1, 1, 1]> (c, g) e = HardSwish (d)
+    s = GlobalAveragePool (e) t = Conv (s, u) v = Sigmoid (t) k = Mul (e, v)
+    m = Conv (k, o) z = Add (m, x)
+    i = Conv (z, r) j, n = Split <axis = 1> (i) l = Concat <axis = 1> (n, j, z)
+    y = Conv (l, q) }"""
+WEIGHTS = {
+    "f": weight(96, 24, 1, 1), "g": weight(96, 1, 3, 3), "u": weight(96, 96, 1, 1),
+    "o": weight(24, 96, 1, 1), "r": weight(64, 24, 1, 1), "q": weight(32, 88, 1, 1),
+}  # fmt: skip
+
+
+def test_a_block_is_transposed_at_its_ends_only() -> None:
+    model = BLOCK.replace("(y) {", "(y) {", 1)
+    assert len(transpositions(model, WEIGHTS)) == 2
+    assert len(taken_by(ColumnSums(), model, WEIGHTS)) == 1
+    assert len(taken_by(Concatenation(), model, WEIGHTS)) == 1
+    check(model, WEIGHTS, [*SIZES, *SMALL_SIZES])
+
+
+def test_of_known_sizes() -> None:
+    text = BLOCK.replace("float[b, 24, h, w]", "float[1, 24, 14, 15]")
+    check(text, WEIGHTS, [{}])
+
+
+@pytest.mark.parametrize(
+    "operators",
+    [
+        "y = Conv <group = 64, pads = [1, 1, 1, 1]> (x, g)",
+        "c = MaxPool <kernel_shape = [3, 3]> (x) y = Relu (c)",
+        "c = Relu (x) y = Softmax <axis = 1> (c)",
+    ],
+)
+def test_what_gains_too_little_keeps_its_layout(operators: str) -> None:
+    text = f"model (float[b, 64, h, w] x) => (y) {{ {operators} }}"
+    weights = {"g": weight(64, 1, 3, 3)} if "(x, g)" in operators else {}
+    assert not transpositions(text, weights)
+    assert not taken_by(ChannelsLast(), text, weights)
+
+
+def test_weights_that_a_run_gives_keep_the_layout() -> None:
+    text = """model (float[b, 24, h, w] x, float[64, 24, 1, 1] f) => (y) {
+        c = Conv (x, f) d = Relu (c) y = Conv (d, g) }"""
+    check(text, {"g": weight(24, 64, 1, 1)}, SIZES[2:4])
+
+
+def test_a_padding_that_counts_keeps_the_layout() -> None:
+    """Taps of padding are left out, which is right for zeros only."""
+    operators = """c = Pad (p, a, v) q = Conv <group = 24> (c, g)"""
+    text = f"model (float[b, h, w, 24] x) => (y) {{ {between_transpositions(4, operators)} }}"
+    weights = {
+        "a": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "v": np.float32(2), "g": weight(24, 1, 3, 3)
+    }  # fmt: skip
+    check(text, {k: np.asarray(v) for k, v in weights.items()}, SIZES)
+
+
+def test_images_that_leave_the_function_have_channels_first() -> None:
+    text = """model (float[b, 48, h, w] x) => (y, z) {
+        c = Conv (x, f) z = Relu (c) d = Conv <group = 96, pads = [1, 1, 1, 1]> (z, g)
+        y = Conv (d, o) }"""
+    weights = {"f": weight(96, 48, 1, 1), "g": weight(96, 1, 3, 3), "o": weight(48, 96, 1, 1)}
+    module = looplift.from_onnx(with_weights(text, weights))
+    with as_target("native"):
+        lowered = lower_to_kernels(module)
+    first, second = (field.shape.values for field in lowered["main"].ret_ty.fields)
+    assert [int(shape[1]) for shape in (first, second)] == [48, 96]
+    assert isinstance(lowered["main"], relax.Function)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_minimum_cuts_cost_least(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    nodes = range(6)
+    if_true, if_false = generator.integers(0, 9, (2, 6)).astype(float)
+    pairs = [pair for pair in itertools.permutations(nodes, 2) if generator.random() < 0.4]
+    costs_of = {pair: float(generator.integers(0, 9)) for pair in pairs}
+    costs = LabelCosts()
+    for node in nodes:
+        costs.if_true(node, if_true[node])
+        costs.if_false(node, if_false[node])
+    for pair, cost in costs_of.items():
+        costs.if_true_and_false(*pair, cost)
+
+    def cost_of(labels: set[Any]) -> float:
+        own = sum(if_true[n] if n in labels else if_false[n] for n in nodes)
+        return float(own) + sum(
+            cost for (a, b), cost in costs_of.items() if a in labels and b not in labels
+        )
+
+    choices = (set(choice) for size in range(7) for choice in itertools.combinations(nodes, size))
+    assert cost_of(costs.cheapest()) == min(map(cost_of, choices))
+
+
+def test_a_forbidden_label_is_never_chosen() -> None:
+    costs = LabelCosts()
+    costs.if_false("a", 5.0)
+    costs.if_true_and_false("a", "b", UNLIMITED)
+    costs.if_true("b", UNLIMITED)
+    assert costs.cheapest() == set()
