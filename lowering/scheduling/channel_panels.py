@@ -18,8 +18,8 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import int64, static_size
-from .convolution import Chunk, Emission, odd_lines
-from .convolution_form import Convolved, convolution_of, convolution_with_channels_last
+from .convolution import Chunk, Emission, image_convolution, odd_lines
+from .convolution_form import Convolved, convolution_of
 from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
@@ -46,7 +46,7 @@ class ChannelPanels(ScheduleRule):  # type: ignore[misc]
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        found = convolution_of(kernel) or convolution_with_channels_last(kernel)
+        found = convolution_of(kernel) or image_convolution(kernel)
         if found is None or not _suits(found):
             return None
         return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))

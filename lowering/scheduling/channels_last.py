@@ -96,7 +96,8 @@ def _is_supported(found: Convolved, function: str) -> bool:
             return False
     # Taps that read padding are left out.
     neutral = LOWEST if function == CHANNEL_MAXIMA else 0
-    if not isinstance(found.fill, tirx.FloatImm) or float(found.fill) != neutral:
+    is_neutral = isinstance(found.fill, tirx.FloatImm) and float(found.fill) == neutral
+    if found.is_padded and not is_neutral:
         return False
     distances = [found.position.of(v) for v in (channel, found.positions[-1])]
     if [static_size(distance) for distance in distances] != [1, channels]:
@@ -257,8 +258,8 @@ class _Emission:
                 results, together, (line, position), (row, rows), (column, columns), values, plane
             )
             here = dict(values)
-            if self._outer is not None:
-                here[self._product.columns[0]] = line
+            if self._outer is not None and self._outer.column is not None:
+                here[self._outer.column] = line
             with ib.serial(together) as place:
                 here[self._product.columns[-1]] = bound(position + place)
                 element = partial(element_of, results, bound(place * self._channels))

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 import tvm_ffi
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
@@ -235,7 +235,7 @@ def _in_parts(nest: Nest) -> _Parts | None:
     *lines, column = order
     if not all(any(index.same_as(v) for v in nest.variables) for index in order):
         return None
-    columns = list(_columns_of(choice, column, int64(0), nest.extent(column)))
+    columns = list(_columns_of(choice, nest, column, int64(0), nest.extent(column)))
     parts = []
     for load, first, end in columns:
         if load is None:
@@ -251,7 +251,9 @@ def _in_parts(nest: Nest) -> _Parts | None:
     return _Parts(nest, lines, column, parts, store)
 
 
-def _columns_of(choice: Any, column: Any, first: Any, end: Any) -> Iterator[tuple[Any, Any, Any]]:
+def _columns_of(
+    choice: Any, nest: Nest, column: Any, first: Any, end: Any
+) -> Iterator[tuple[Any, Any, Any]]:
     """The operands of a choice between columns, each with its first column and the one after the
     last; None in place of an operand where the choice is another one.
     """
@@ -259,17 +261,25 @@ def _columns_of(choice: Any, column: Any, first: Any, end: Any) -> Iterator[tupl
         yield choice, first, end
         return
     condition, after, before = choice.args
-    if isinstance(condition, tirx.LE) and condition.b.same_as(column):
-        limit = condition.a
-    elif isinstance(condition, tirx.GE) and condition.a.same_as(column):
-        limit = condition.b
-    else:
-        limit = None
-    if limit is None or depends(limit, [column]) or loads(limit):
+    limit = _limit(condition, column)
+    if limit is None or depends(limit, nest.variables) or loads(limit):
         yield None, first, end
         return
-    yield from _columns_of(before, column, first, limit)
-    yield from _columns_of(after, column, limit, end)
+    limit = sym.Analyzer().simplify(tirx.min(tirx.max(limit, first), end))
+    yield from _columns_of(before, nest, column, first, limit)
+    yield from _columns_of(after, nest, column, limit, end)
+
+
+def _limit(condition: Any, column: Any) -> Any:
+    """The column from which on a condition holds; None for a condition of another form."""
+    if isinstance(condition, tirx.LE):
+        excess = condition.b - condition.a
+    elif isinstance(condition, tirx.GE):
+        excess = condition.a - condition.b
+    else:
+        return None
+    found = sym.detect_linear_equation(excess, [column])
+    return -found[1] if len(found) == 2 and is_number(found[0], 1) else None
 
 
 def _emit_parts(found: _Parts) -> None:

@@ -104,7 +104,7 @@ class ConvolutionRule(ScheduleRule):  # type: ignore[misc]
         if target.kind.name != "llvm":
             return None
         kernel = inlined(func)
-        found = convolution_of(kernel) or convolution_with_channels_last(kernel)
+        found = convolution_of(kernel) or image_convolution(kernel)
         emission = None if found is None else self.emission(kernel, found)
         return None if emission is None else s_tir.Schedule(rewritten(kernel, emission.emit))
 
@@ -115,6 +115,12 @@ class Convolution(ConvolutionRule):
     def emission(self, kernel: tirx.PrimFunc, found: Convolved) -> Emission:
         is_depthwise = static_size(found.product.count(found.product.rows)) == 1
         return Emission(kernel, found, line_tile() if is_depthwise else native_tile())
+
+
+def image_convolution(kernel: tirx.PrimFunc) -> Convolved | None:
+    """The convolution of lines that a kernel computes into an image with channels last."""
+    found = convolution_with_channels_last(kernel)
+    return found if found is not None and len(found.axes) == 2 else None
 
 
 @dataclass(frozen=True)
@@ -290,7 +296,7 @@ class Emission:
             pitch = bound(pitch)
             total, reach = product(sizes[:-1]), self._axes[-2].reach
             lines_at_most = tirx.max(tirx.floordiv(int64(most), pitch), int64(1))
-            # The same in the kernel's own sizes.
+            # At least as many, in the kernel's own sizes: it is for the size of a buffer.
             of_image = tirx.floordiv(int64(most), tirx.max(length, int64(1)))
             self._lines_at_most = tirx.max(of_image, int64(1))
             chunk = bound(even_part(total, lines_at_most, multiple))

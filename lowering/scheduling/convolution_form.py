@@ -83,7 +83,8 @@ class Convolved:
     positions: list[Any]
     """The variables in `source_indices` that stand for padded positions, one for each axis."""
     fill: Any
-    """The value of the padding."""
+    """The value of the padding; 0 where there is none."""
+    is_padded: bool = False
     gives_channels_last: bool = False
     """Whether channels are the last axis of the output."""
 
@@ -304,7 +305,10 @@ def _with_padding(
     before = len(source_indices) - len(indices) + first
     if not all(map(_is_free_of, source_indices[before:], positions)):
         return None  # The positions of the input do not follow each other.
-    return Convolved(product_, store, load.source, source_indices, channel, padded, positions, fill)
+    return Convolved(
+        product_, store, load.source, source_indices, channel, padded, positions, fill,
+        is_padded=bool(bounds),
+    )  # fmt: skip
 
 
 def _padded(nest: Nest) -> tuple[Any, dict[Any, tuple[Any, Any]], Any] | None:

@@ -31,7 +31,9 @@ _GAIN_OF_WINDOWS = 0.2
 write: fewer than it takes to move it, so that such windows alone do not pay for that."""
 _MULTIPLICATION, _MULTIPLICATION_LAST = 0.0174, 0.0138
 """The nanoseconds for a multiply-add of a convolution of a single tap, with channels first and
-last; vectors are of channels in the second case, and the last one is padded. (Sapphire Rapids.)"""
+last; vectors are of channels in the second case, and the last one is padded.
+
+These times are of a Xeon (Sapphire Rapids). Only their ratios decide."""
 _ZERO = tirx.const(0.0, "float64")
 
 
@@ -67,7 +69,7 @@ def channels_first(axes: Sequence[Any]) -> list[Any]:
 
 
 def image_kernel(kernel: tirx.PrimFunc, constants: set[int]) -> ImageKernel | None:
-    """What of a kernel may have channels last; None if nothing may.
+    """The buffers of a kernel that can have channels last, and the time saved; None if none can.
 
     `constants` are the positions of parameters that are constants.
     """

@@ -1,4 +1,4 @@
-"""Images with channels last where kernels are faster so.
+"""Chooses between channels first and last for each image between kernels, by a minimum cut.
 
     conv (1x1) -> depthwise -> conv (1x1)        in NCHW, or all three in NHWC
 
@@ -33,7 +33,11 @@ _CALL_TIR = ir.Op.get("relax.call_tir")
 
 
 def choose_image_layouts(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with channels last in the images between some kernels."""
+    """The module with channels last in images where that is estimated to save more time than the
+    transpositions take.
+
+    For fused kernels without a schedule. Parameters and results of functions keep their layout.
+    """
     constants = constant_operands(module)
     kernels: dict[Any, ImageKernel] = {}
     for variable in called_kernels(module):
@@ -57,18 +61,18 @@ def choose_image_layouts(module: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass
 class _Image:
-    """A tensor that kernels could take or give with channels last."""
+    """A tensor that kernels could read or write with channels last."""
 
     producer: Any = None
-    """The call that can give it so; None if none can."""
+    """The call that can write it so; None if none can."""
     consumers: list[Any] = field(default_factory=list)
-    """The calls that can take it so."""
+    """The calls that can read it so."""
     is_read_otherwise: bool = False
     """Whether anything else reads it."""
 
 
 class _Layouts:
-    """Gives functions images with channels last."""
+    """Rewrites functions to the chosen layouts."""
 
     def __init__(self, module: tvm.IRModule, kernels: Mapping[Any, ImageKernel]) -> None:
         self.builder = relax.BlockBuilder(module)
@@ -81,21 +85,24 @@ class _Layouts:
     def of_function(self, function: relax.Function) -> relax.Function:
         """The function with channels last in some images of its outermost blocks."""
         sizes = usual_sizes(function.body)
-        blocks = []
-        for block in function.body.blocks:
-            others = [other for other in function.body.blocks if not other.same_as(block)]
-            outside = {hash(v) for v in _variables([*others, function.body.body])}
-            blocks.append(self._of_block(block, outside, sizes))
+        parts = [*function.body.blocks, function.body.body]
+        mentions: dict[int, set[int]] = defaultdict(set)
+        """The parts that mention a variable, by its hash, which is its address."""
+        for number, part in enumerate(parts):
+            for variable in _variables([part]):
+                mentions[hash(variable)].add(number)
+        shared = {variable for variable, numbers in mentions.items() if len(numbers) > 1}
+        blocks = [self._of_block(block, shared, sizes) for block in function.body.blocks]
         return with_body(function, relax.SeqExpr(blocks, function.body.body))
 
-    def _of_block(self, block: Any, outside: set[int], sizes: Mapping[Any, int]) -> Any:
+    def _of_block(self, block: Any, shared: set[int], sizes: Mapping[Any, int]) -> Any:
         if not isinstance(block, relax.DataflowBlock):
             return block
-        chosen = self._chosen(block, outside, sizes)
+        chosen = self._chosen(block, shared, sizes)
         if not chosen:
             return block
         self.changes = True
-        return _Rewriter(self, block, chosen, outside).block()
+        return _Rewriter(self, block, chosen, shared).block()
 
     def kernel_of(self, binding: Any) -> ImageKernel | None:
         """The kernel that a binding calls, if it is one on images."""
@@ -117,7 +124,7 @@ class _Layouts:
             self._last[variable] = self.builder.add_func(kernel, f"{variable.name_hint}_last")
         return self._last[variable]
 
-    def images(self, block: Any, outside: set[int]) -> dict[int, _Image]:
+    def images(self, block: Any, shared: set[int]) -> dict[int, _Image]:
         """The images of a block by the hashes of their variables, which are their addresses."""
         images: dict[int, _Image] = defaultdict(_Image)
         for binding in block.bindings:
@@ -139,10 +146,10 @@ class _Layouts:
             if len(operands) in places:
                 images[hash(binding.var)].producer = binding
         for key, image in images.items():
-            image.is_read_otherwise |= key in outside
+            image.is_read_otherwise |= key in shared
         return images
 
-    def _chosen(self, block: Any, outside: set[int], sizes: Mapping[Any, int]) -> set[Any]:
+    def _chosen(self, block: Any, shared: set[int], sizes: Mapping[Any, int]) -> set[Any]:
         """The calls whose images have channels last, by the hashes of their variables."""
         costs = LabelCosts()
         gains = False
@@ -156,7 +163,7 @@ class _Layouts:
         if not gains:
             return set()
         shapes = {hash(v): v.ty for v in _variables([block])}
-        for key, image in self.images(block, outside).items():
+        for key, image in self.images(block, shared).items():
             if not image.consumers and image.producer is None:
                 continue
             elements = estimated_elements(shapes[key].shape.values, sizes)
@@ -183,13 +190,13 @@ class _Layouts:
 
 
 class _Rewriter:
-    """Rewrites a block whose chosen calls get channels last."""
+    """Rewrites a block: the chosen calls get channels last, and transpositions what they need."""
 
-    def __init__(self, layouts: _Layouts, block: Any, chosen: set[Any], outside: set[int]) -> None:
+    def __init__(self, layouts: _Layouts, block: Any, chosen: set[Any], shared: set[int]) -> None:
         self._layouts = layouts
         self._block = block
         self._chosen = chosen
-        self._images = layouts.images(block, outside)
+        self._images = layouts.images(block, shared)
         self._bindings: list[Any] = []
         self._last: dict[int, Any] = {}
         """The images with channels last, by the hashes of those with channels first."""

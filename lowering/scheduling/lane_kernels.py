@@ -99,7 +99,7 @@ class Windows(ABC):
     """
 
     neutral: float
-    """The result for no elements."""
+    """The result for no elements, with which windows of all channels start."""
 
     def __init__(self, name: str, lanes: int) -> None:
         self._name = name

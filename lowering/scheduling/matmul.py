@@ -86,7 +86,7 @@ def _has_far_rows(found: Convolved | None) -> bool:
     """Whether a convolution has a stride, so that only the positions of a line are equally far
     apart, and so many weights that reading them for each line takes longer than copying rows.
     """
-    if found is None or all(axis.stride == 1 for axis in found.axes):
+    if found is None or len(found.axes) != 2 or all(axis.stride == 1 for axis in found.axes):
         return False
     product = found.product
     weights = static_size(product.count([*product.rows, *product.reduced]))
@@ -193,10 +193,11 @@ class _Emission:
         most_rows = int64(self._row_chunk() if shares else tiles * self._tile.rows)
         chunk = self._part(rows, most_rows)
         if not is_deep:
-            # Each chunk reads all panels again.
+            # One chunk, if it fits the cache: each further one would read all panels again.
             is_one = tirx.all(rows <= 2 * most_rows, rows * self._depth <= _CACHED)
-            chunk = bound(tirx.Select(is_one, tirx.max(rows, int64(1)), chunk))
-        chunks = bound(pieces(rows, chunk))
+            chunk = tirx.Select(is_one, tirx.max(rows, int64(1)), chunk)
+            chunk = bound(sym.Analyzer().simplify(chunk))
+        chunks = bound(sym.Analyzer().simplify(pieces(rows, chunk)))
         together = int64(1) if most == 1 else bound(_panels_together(most, panels, batch * chunks))
         groups = bound(pieces(panels, together))
         reading = chunks * (_COST_OF_COPY if right.is_copied else _COST_OF_READ)
@@ -242,9 +243,10 @@ class _Emission:
         The last part has the rest; but few rows would be slow, because their sums wait for each
         other. Then all parts are equal.
         """
-        rest = bound(tirx.floormod(total, most))
+        simplify = sym.Analyzer().simplify
+        rest = bound(simplify(tirx.floormod(total, most)))
         is_slow = tirx.all(rest > 0, rest < _FEWEST_ROWS, total > most)
-        return bound(tirx.Select(is_slow, even_part(total, most), most))
+        return bound(simplify(tirx.Select(is_slow, even_part(total, most), most)))
 
     def _most_panels(self) -> int:
         """The number of panels at most that each register tile of rows is multiplied by in turn."""
@@ -266,7 +268,11 @@ class _Emission:
         return unflattened(variables, self._product.extent, number)
 
     def _row_values(self, number: Any) -> dict[Any, Any]:
-        """The values of the variables of rows for a row, or others at the same places in memory."""
+        """Values of the variables of rows that stand for a row.
+
+        One of them counts all rows where these are equally far apart in the left operand
+        (`_with_even_rows`) and in all that the store touches.
+        """
         rows = self._product.rows
         if len(rows) > 1 and self._has_even_rows:
             return {**dict.fromkeys(rows, int64(0)), rows[-1]: number}

@@ -127,7 +127,7 @@ class _Plan:
         self._usual = usual_sizes(body)
         self._bindings = list(itertools.chain.from_iterable(b.bindings for b in body.blocks))
         self._defined: dict[Any, int] = {}
-        """The bindings that define sizes, but for those of the parameters."""
+        """The first binding that names a size; one that none names is of a parameter."""
         for place, binding in enumerate(self._bindings):
             if isinstance(binding, relax.MatchCast):
                 found: list[Any] = []

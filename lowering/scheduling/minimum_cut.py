@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict, deque
 from collections.abc import Hashable
@@ -36,32 +37,47 @@ class LabelCosts:
     def cheapest(self) -> set[Hashable]:
         """The nodes that are true in the cheapest labelling, the fewest if several are cheapest.
 
-        By the algorithm of Edmonds and Karp: the cheapest labelling is a minimum cut, and its true
-        nodes are those that more could flow to from the source.
+        The cheapest labelling is a minimum cut: its true nodes are those that more could flow to
+        from the source. The flow is found by Dinic's algorithm ("Algorithm for solution of a
+        problem of maximum flow in networks with power estimation", 1970).
         """
         while True:
-            before = self._reached()
-            if _SINK not in before:
-                return set(before) - {_SOURCE}
-            path = [_SINK]
-            while path[-1] is not _SOURCE:
-                path.append(before[path[-1]])
-            edges = list(zip(path[1:], path, strict=False))
-            flow = min(self._rest[tail][head] for tail, head in edges)
-            for tail, head in edges:
-                self._rest[tail][head] -= flow
-                self._rest[head][tail] += flow
+            levels = self._levels()
+            if _SINK not in levels:
+                return set(levels) - {_SOURCE}
+            self._block(levels)
 
-    def _reached(self) -> dict[Hashable, Hashable]:
-        """The nodes that more can flow to from the source, each with the one before it on a
-        shortest path.
-        """
-        before: dict[Hashable, Hashable] = {_SOURCE: _SOURCE}
+    def _levels(self) -> dict[Hashable, int]:
+        """The nodes that more can flow to from the source, with their distance from it."""
+        levels: dict[Hashable, int] = {_SOURCE: 0}
         waiting = deque([_SOURCE])
-        while waiting and _SINK not in before:
+        while waiting:
             tail = waiting.popleft()
             for head, rest in self._rest[tail].items():
-                if rest > 0 and head not in before:
-                    before[head] = tail
+                if rest > 0 and head not in levels:
+                    levels[head] = levels[tail] + 1
                     waiting.append(head)
-        return before
+        return levels
+
+    def _block(self, levels: dict[Hashable, int]) -> None:
+        """Lets flow what can on paths that go up a level with each edge."""
+        heads = {node: iter(list(self._rest[node])) for node in levels}
+        path = [_SOURCE]
+        while path:
+            tail = path[-1]
+            if tail is _SINK:
+                edges = list(itertools.pairwise(path))
+                flow = min(self._rest[tail][head] for tail, head in edges)
+                for tail, head in edges:
+                    self._rest[tail][head] -= flow
+                    self._rest[head][tail] += flow
+                full = next(k for k, (t, h) in enumerate(edges) if self._rest[t][h] <= 0)
+                del path[full + 1 :]
+                # The edge to the rest of the path is full: the next head is tried.
+                continue
+            for head in heads[tail]:
+                if self._rest[tail][head] > 0 and levels.get(head) == levels[tail] + 1:
+                    path.append(head)
+                    break
+            else:
+                path.pop()

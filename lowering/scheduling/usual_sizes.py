@@ -1,16 +1,17 @@
-"""Estimates of sizes that are known at run time only, for choices that are right for any size."""
+"""Estimates of sizes that are known at run time only, for heuristics: no result depends on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import tvm
 from tvm import ir, relax, sym, tirx
 
 from .nests import substituted
 
 _USUAL = 224
-"""What a size is taken for that a function does not compute from others."""
+"""The estimate for a size that is not computed from others."""
 
 
 def estimate(expression: Any, sizes: Mapping[Any, int]) -> float:
@@ -21,14 +22,18 @@ def estimate(expression: Any, sizes: Mapping[Any, int]) -> float:
         return sizes.get(expression, _USUAL)
     variables = tirx.analysis.undefined_vars(expression)
     values = {v: tirx.IntImm(v.ty.dtype, sizes.get(v, _USUAL)) for v in variables}
-    return float(sym.Analyzer().simplify(substituted(expression, values)).value)
+    try:
+        known = sym.Analyzer().simplify(substituted(expression, values))
+    except tvm.error.InternalError:  # A division by what is 0 here.
+        return _USUAL
+    return float(known.value) if isinstance(known, (tirx.IntImm, tirx.FloatImm)) else _USUAL
 
 
 def estimated_elements(shape: Sequence[Any], sizes: Mapping[Any, int]) -> float:
     """The number of elements of a shape where sizes have these values, or a usual one."""
     total = 1.0
     for size in shape:
-        total *= estimate(size, sizes)
+        total *= max(estimate(size, sizes), 0)
     return total
 
 
@@ -45,7 +50,7 @@ def usual_sizes(body: relax.SeqExpr) -> dict[Any, int]:
                 named = getattr(binding.ty, "values", None) or ()
                 for name, size in zip(named, computed[hash(binding.value)].values, strict=False):
                     if isinstance(name, ir.Var):
-                        sizes.setdefault(name, int(estimate(size, sizes)))
+                        sizes.setdefault(name, max(int(estimate(size, sizes)), 1))
     return sizes
 
 

@@ -24,15 +24,19 @@ CASES = {
     "another tensor": (
         f"{PARTS}, float[b, 9, h, w] r", "c = Concat <axis = 1> (x, z, u) y = Add (c, r)"
     ),
+    "along the last axis": (
+        "float[b, h, 3] x, float[b, h, w] z", "c = Concat <axis = 2> (x, z) y = Neg (c)"
+    ),
+    "along the last axis, three": (
+        "float[b, h, 3] x, float[b, h, w] z, float[b, h, 1] u",
+        "c = Concat <axis = 2> (z, x, u) y = Exp (c)",
+    ),
     "along the first axis": (
         "float[h, 7, w] x, float[b, 7, w] z", "c = Concat <axis = 0> (x, z) y = Neg (c)"
     ),
 }  # fmt: skip
 """Inputs and nodes that the rule takes."""
 OTHERS = {
-    "along the last axis": (
-        "float[b, h, 3] x, float[b, h, w] z", "c = Concat <axis = 2> (x, z) y = Neg (c)"
-    ),
     "of a reshaped tensor": (
         "float[b, 2, 4, h, w] x, float[b, 3, h, w] z",
         """s = Shape (x) a = Constant <value_ints = [0]> () d = Constant <value_ints = [3]> ()
