@@ -118,9 +118,15 @@ class Convolution(ConvolutionRule):
 
 
 def image_convolution(kernel: tirx.PrimFunc) -> Convolved | None:
-    """The convolution of lines that a kernel computes into an image with channels last."""
+    """The convolution that a kernel computes into an image of lines with channels last.
+
+    It reads neighbouring positions, or all channels of each position.
+    """
     found = convolution_with_channels_last(kernel)
-    return found if found is not None and len(found.axes) == 2 else None
+    if found is None or not found.product.rows or len(found.axes) != 2:
+        return None
+    reads_neighbours = static_size(found.position.of(found.positions[-1])) == 1
+    return found if reads_neighbours or found.takes_channels_last else None
 
 
 @dataclass(frozen=True)

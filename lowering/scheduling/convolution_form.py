@@ -195,6 +195,7 @@ def _by_axis(
         taps = [v for v in product_.reduced if depends(index, [v])]
         if not columns:
             may_be_channel = place == len(indices) - 1 if is_last else channel is None and not axes
+            may_be_channel &= bool(product_.rows) or not channels_last
             if len(taps) == 1 and may_be_channel and _is_free_of(index, taps[0]):
                 channel = taps[0]
                 continue

@@ -103,6 +103,17 @@ def test_depthwise_convolutions_of_a_line(name: str) -> None:
     check_taken(ChannelsLast(), text, {"f": weight(37, 1, taps)}, sizes)
 
 
+@pytest.mark.parametrize("size", [(3, 4), (1, 4), (3, 1), (2, 9)])
+def test_images_of_one_line(size: tuple[int, int]) -> None:
+    operators = """m = MaxPool <kernel_shape = [1, 2], pads = [0, 1, 0, 0]> (p)
+        q = Conv <group = 48, pads = [0, 2, 0, 1], kernel_shape = [KERNEL, 3]> (m, g)"""
+    operators = operators.replace("KERNEL", str(size[0]))
+    for batch in ("1", "2", "b"):
+        text = f"""model (float[{batch}, {size[0]}, {size[1]}, 48] x) => (y) {{
+            {between_transpositions(4, operators)} }}"""
+        check(text, {"g": weight(48, 1, size[0], 3)}, [{"b": 1}, {"b": 3}])
+
+
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("pads", ["pads = [1, 0, 1, 1], ", ""])
 @pytest.mark.parametrize("channels", [16, 21])
