@@ -85,6 +85,7 @@ class Convolved:
     fill: Any
     """The value of the padding; 0 where there is none."""
     is_padded: bool = False
+    """Whether there is padding."""
     gives_channels_last: bool = False
     """Whether channels are the last axis of the output."""
 

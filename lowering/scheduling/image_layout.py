@@ -98,11 +98,12 @@ class _Layouts:
     def _of_block(self, block: Any, shared: set[int], sizes: Mapping[Any, int]) -> Any:
         if not isinstance(block, relax.DataflowBlock):
             return block
-        chosen = self._chosen(block, shared, sizes)
+        images = self._images(block, shared)
+        chosen = self._chosen(block, images, sizes)
         if not chosen:
             return block
         self.changes = True
-        return _Rewriter(self, block, chosen, shared).block()
+        return _Rewriter(self, block, chosen, images).block()
 
     def kernel_of(self, binding: Any) -> ImageKernel | None:
         """The kernel that a binding calls, if it is one on images."""
@@ -124,7 +125,7 @@ class _Layouts:
             self._last[variable] = self.builder.add_func(kernel, f"{variable.name_hint}_last")
         return self._last[variable]
 
-    def images(self, block: Any, shared: set[int]) -> dict[int, _Image]:
+    def _images(self, block: Any, shared: set[int]) -> dict[int, _Image]:
         """The images of a block by the hashes of their variables, which are their addresses."""
         images: dict[int, _Image] = defaultdict(_Image)
         for binding in block.bindings:
@@ -149,7 +150,9 @@ class _Layouts:
             image.is_read_otherwise |= key in shared
         return images
 
-    def _chosen(self, block: Any, shared: set[int], sizes: Mapping[Any, int]) -> set[Any]:
+    def _chosen(
+        self, block: Any, images: Mapping[int, _Image], sizes: Mapping[Any, int]
+    ) -> set[Any]:
         """The calls whose images have channels last, by the hashes of their variables."""
         costs = LabelCosts()
         gains = False
@@ -163,7 +166,7 @@ class _Layouts:
         if not gains:
             return set()
         shapes = {hash(v): v.ty for v in _variables([block])}
-        for key, image in self.images(block, shared).items():
+        for key, image in images.items():
             if not image.consumers and image.producer is None:
                 continue
             elements = estimated_elements(shapes[key].shape.values, sizes)
@@ -192,11 +195,13 @@ class _Layouts:
 class _Rewriter:
     """Rewrites a block: the chosen calls get channels last, and transpositions what they need."""
 
-    def __init__(self, layouts: _Layouts, block: Any, chosen: set[Any], shared: set[int]) -> None:
+    def __init__(
+        self, layouts: _Layouts, block: Any, chosen: set[Any], images: Mapping[int, _Image]
+    ) -> None:
         self._layouts = layouts
         self._block = block
         self._chosen = chosen
-        self._images = layouts.images(block, shared)
+        self._images = images
         self._bindings: list[Any] = []
         self._last: dict[int, Any] = {}
         """The images with channels last, by the hashes of those with channels first."""
