@@ -203,24 +203,15 @@ def _emit(found: _Concatenated) -> None:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A part of each line, which consists of elements of one operand."""
-
-    source: Any
-    position: Affine
-    """Where the element of a column is."""
-    first: Any
-    """The first column."""
-    count: Any
-
-
-@dataclass(frozen=True)
 class _Parts:
     nest: Nest
+    choice: Any
+    """The expression that chooses between loads."""
     lines: list[Any]
     """The variables of lines."""
     column: Any
-    parts: list[_Part]
+    positions: dict[Any, Affine]
+    """Where each operand is read."""
     store: Store
 
 
@@ -235,39 +226,21 @@ def _in_parts(nest: Nest) -> _Parts | None:
     *lines, column = order
     if not all(any(index.same_as(v) for v in nest.variables) for index in order):
         return None
-    columns = list(_columns_of(choice, nest, column, int64(0), nest.extent(column)))
-    parts = []
-    for load, first, end in columns:
-        if load is None:
+    for condition in _conditions(choice):
+        limit = _limit(condition, column)
+        if limit is None or depends(limit, nest.variables) or loads(limit):
             return None
+    positions = {}
+    for load in _operands(choice):
         position = affine(list(load.source.shape), list(load.indices), nest.variables)
         if position is None or not is_number(position.of(column), 1):
             return None
-        parts.append(_Part(load.source, position, first, end - first))
+        positions[load] = position
     extents = {v: nest.extent(v) for v in nest.variables}
     store = Store(NestValue(nest, choice), nest.variables, extents, [column])
     if not (store.is_storable and store.is_contiguous and store.is_vector):
         return None
-    return _Parts(nest, lines, column, parts, store)
-
-
-def _columns_of(
-    choice: Any, nest: Nest, column: Any, first: Any, end: Any
-) -> Iterator[tuple[Any, Any, Any]]:
-    """The operands of a choice between columns, each with its first column and the one after the
-    last; None in place of an operand where the choice is another one.
-    """
-    if not is_if_then_else(choice):
-        yield choice, first, end
-        return
-    condition, after, before = choice.args
-    limit = _limit(condition, column)
-    if limit is None or depends(limit, nest.variables) or loads(limit):
-        yield None, first, end
-        return
-    limit = sym.Analyzer().simplify(tirx.min(tirx.max(limit, first), end))
-    yield from _columns_of(before, nest, column, first, limit)
-    yield from _columns_of(after, nest, column, limit, end)
+    return _Parts(nest, choice, lines, column, positions, store)
 
 
 def _limit(condition: Any, column: Any) -> Any:
@@ -282,21 +255,38 @@ def _limit(condition: Any, column: Any) -> Any:
     return -found[1] if len(found) == 2 and is_number(found[0], 1) else None
 
 
+def _columns_of(choice: Any, column: Any, first: Any, end: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """The operands of a choice between columns, each with its first column and the one after the
+    last, which are computed here.
+    """
+    if not is_if_then_else(choice):
+        yield choice, first, end
+        return
+    condition, after, before = choice.args
+    limit = tirx.min(tirx.max(_limit(condition, column), first), end)
+    # A limit is bound: each would hold those around it otherwise.
+    limit = bound(sym.Analyzer().simplify(limit))
+    yield from _columns_of(before, column, first, limit)
+    yield from _columns_of(after, column, limit, end)
+
+
 def _emit_parts(found: _Parts) -> None:
     nest, lanes = found.nest, native_tile().lanes
     with compute_block("concatenation"):
         found.store.declare()
-        sources = flat_views(part.source for part in found.parts)
+        sources = flat_views(load.source for load in found.positions)
         zeros = dict.fromkeys(nest.variables, int64(0))
+        end = bound(nest.extent(found.column))
+        parts = list(_columns_of(found.choice, found.column, int64(0), end))
 
         def line(_: Any, outer: dict[Any, Any]) -> None:
-            for part in found.parts:
-                here = {**zeros, **outer, found.column: part.first}
-                source, start = sources[part.source], bound(part.position.at(here))
+            for load, first, end in parts:
+                here = {**zeros, **outer, found.column: first}
+                source, start = sources[load.source], bound(found.positions[load].at(here))
 
                 def element(k: Any, source: Any = source, start: Any = start) -> Any:
                     return source[start + k]
 
-                found.store.run(here, part.count, element, lanes)
+                found.store.run(here, end - first, element, lanes)
 
         for_lines(found.lines, [found.column], nest.extent, COST_OF_ELEMENT, line)

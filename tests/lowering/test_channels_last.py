@@ -25,6 +25,7 @@ from looplift.lowering.scheduling.minimum_cut import UNLIMITED, LabelCosts
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.winograd import Winograd
 
+from ..samples import one_of
 from .comparison import TARGETS, check, taken_by, weight, with_weights
 from .compiled import virtual_machine
 from .test_channel_lanes import LINES, PLANES, SIZES, SMALL, SMALL_PLANES
@@ -75,8 +76,9 @@ def transpositions(text: str, weights: dict[str, Any]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", PLANES)
-@pytest.mark.parametrize("channels", [40, 16])
+@pytest.mark.parametrize(
+    ("channels", "name"), one_of(3, [(c, n) for n in PLANES for c in (40, 16)])
+)
 def test_depthwise_convolutions_of_any_plane(channels: int, name: str) -> None:
     taps, attributes = PLANES[name]
     operators = f"c = Conv <group = {channels}, {attributes}> (p, f, d) q = HardSwish (c)"
@@ -86,7 +88,7 @@ def test_depthwise_convolutions_of_any_plane(channels: int, name: str) -> None:
     check_taken(ChannelsLast(), text, weights, SIZES)
 
 
-@pytest.mark.parametrize("name", SMALL_PLANES)
+@pytest.mark.parametrize("name", one_of(2, SMALL_PLANES))
 def test_small_images(name: str) -> None:
     taps, attributes = SMALL_PLANES[name]
     operators = f"c = Conv <group = 24, {attributes}> (p, f) q = Sigmoid (c)"
@@ -94,7 +96,7 @@ def test_small_images(name: str) -> None:
     check_taken(ChannelsLast(), text, {"f": weight(24, 1, *taps)}, SMALL_SIZES)
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize("name", one_of(2, LINES))
 def test_depthwise_convolutions_of_a_line(name: str) -> None:
     taps, attributes = LINES[name]
     operators = f"c = Conv <group = 37, {attributes}> (p, f) q = Relu (c)"
@@ -103,20 +105,25 @@ def test_depthwise_convolutions_of_a_line(name: str) -> None:
     check_taken(ChannelsLast(), text, {"f": weight(37, 1, taps)}, sizes)
 
 
-@pytest.mark.parametrize("size", [(3, 4), (1, 4), (3, 1), (2, 9)])
-def test_images_of_one_line(size: tuple[int, int]) -> None:
+ONE_LINE = list(itertools.product([(3, 4), (1, 4), (3, 1), (2, 9)], ["1", "2", "b"]))
+
+
+@pytest.mark.parametrize(("size", "batch"), one_of(4, ONE_LINE))
+def test_images_of_one_line(size: tuple[int, int], batch: str) -> None:
     operators = """m = MaxPool <kernel_shape = [1, 2], pads = [0, 1, 0, 0]> (p)
         q = Conv <group = 48, pads = [0, 2, 0, 1], kernel_shape = [KERNEL, 3]> (m, g)"""
     operators = operators.replace("KERNEL", str(size[0]))
-    for batch in ("1", "2", "b"):
-        text = f"""model (float[{batch}, {size[0]}, {size[1]}, 48] x) => (y) {{
-            {between_transpositions(4, operators)} }}"""
-        check(text, {"g": weight(48, 1, size[0], 3)}, [{"b": 1}, {"b": 3}])
+    text = f"""model (float[{batch}, {size[0]}, {size[1]}, 48] x) => (y) {{
+        {between_transpositions(4, operators)} }}"""
+    check(text, {"g": weight(48, 1, size[0], 3)}, [{"b": 1}, {"b": 3}])
 
 
-@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
-@pytest.mark.parametrize("pads", ["pads = [1, 0, 1, 1], ", ""])
-@pytest.mark.parametrize("channels", [16, 21])
+POOLING = list(
+    itertools.product([16, 21], ["pads = [1, 0, 1, 1], ", ""], ["MaxPool", "AveragePool"])
+)
+
+
+@pytest.mark.parametrize(("channels", "pads", "operator"), one_of(3, POOLING))
 def test_pooling(channels: int, pads: str, operator: str) -> None:
     attributes = f"kernel_shape = [3, 2], {pads}strides = [2, 1]"
     if operator == "AveragePool":
@@ -159,14 +166,14 @@ def test_convolutions(name: str) -> None:
     check_taken(rule, text, weights, [*SIZES, {"b": 1, "h": 3, "w": 2}, {"b": 2, "h": 14, "w": 14}])
 
 
-def test_a_stem_for_other_processors() -> None:
+@pytest.mark.parametrize("target", one_of(2, TARGETS))
+def test_a_stem_for_other_processors(target: Any) -> None:
     text = """model (float[b, 20, h, w] x) => (y) {
         c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, f) d = Relu (c)
         e = Conv <group = 32, pads = [1, 1, 1, 1]> (d, g) k = Relu (e)
         y = Conv (k, m) }"""
     weights = {"f": weight(32, 20, 3, 3), "g": weight(32, 1, 3, 3), "m": weight(40, 32, 1, 1)}
-    for target in TARGETS:
-        check(text, weights, SIZES, target)
+    check(text, weights, SIZES, target)
 
 
 BLOCK = """model (float[b, 24, h, w] x) => (y) {
