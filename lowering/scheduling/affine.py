@@ -52,6 +52,21 @@ class Affine:
                 position = position + coefficient * values[variable]
         return position
 
+    def evenly_spaced(
+        self, variables: Sequence[Any], extent: Callable[[Any], Any]
+    ) -> Sequence[Any]:
+        """The longest end of `variables` that can be counted as one, the last variable fastest.
+
+        The position moves by one step from each number to the next.
+        """
+        analyzer = sym.Analyzer()
+        for start in range(len(variables) - 1, 0, -1):
+            outer, inner = variables[start - 1], variables[start]
+            step = self.of(inner) * extent(inner)
+            if not analyzer.can_prove_equal(step, self.of(outer)):
+                return variables[start:]
+        return variables
+
 
 def flat_index(shape: Sequence[Any], indices: Sequence[Any]) -> Any:
     """The position of an element of a compact row-major buffer."""

@@ -13,7 +13,7 @@ from functools import partial, reduce
 from operator import add
 from typing import Any
 
-from tvm import ir, s_tir, sym, tirx
+from tvm import ir, s_tir, tirx
 from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
@@ -93,11 +93,8 @@ def _sum_of(nest: Nest) -> _Sum | None:
     columns = static_size(nest.extent(column))
     if columns is None or columns < native_tile().lanes or static_size(position.of(column)) != 1:
         return None
-    step = position.of(rows[-1])
-    for inner, outer in zip(rows[:0:-1], rows[-2::-1], strict=True):
-        step = step * nest.extent(inner)
-        if not sym.Analyzer().can_prove_equal(step, position.of(outer)):
-            return None
+    if len(position.evenly_spaced(rows, nest.extent)) < len(rows):
+        return None
     return _Sum(nest, source, position, batch, column, rows)
 
 

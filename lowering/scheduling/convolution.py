@@ -14,6 +14,7 @@ without the taps that read only padding (`tap_products`).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -93,12 +94,12 @@ _ITEMS = 8
 """Items of work that a kernel is cut into at least, if it has so many tiles."""
 
 
-class ConvolutionRule(ScheduleRule):  # type: ignore[misc]
+class ConvolutionRule(ScheduleRule, ABC):  # type: ignore[misc]
     """A schedule rule for convolutions on CPUs; a subclass knows one kind of them."""
 
+    @abstractmethod
     def emission(self, kernel: tirx.PrimFunc, found: Convolved) -> Any | None:
         """What emits the convolution; None for one of another kind."""
-        raise NotImplementedError
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm":

@@ -117,14 +117,7 @@ def _with_even_rows(product: SumOfProducts) -> SumOfProducts:
     that of `bkr,kn->brn`.
     """
     rows = list(product.rows)
-    even = rows[-1:]
-    position, analyzer = product.a.position, sym.Analyzer()
-    while len(even) < len(rows):
-        outer, inner = rows[-len(even) - 1], even[0]
-        distance = position.of(inner) * product.extent(inner)
-        if not analyzer.can_prove_equal(position.of(outer), distance):
-            break
-        even.insert(0, outer)
+    even = list(product.a.position.evenly_spaced(rows, product.extent))
     batch = [*product.batch, *rows[: len(rows) - len(even)]]
     return replace(product, batch=batch, rows=even)
 

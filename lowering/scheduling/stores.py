@@ -165,16 +165,11 @@ class Store:
         if not self.is_storable or (len(variables) > 1 and depends(apart, self._variables)):
             return False
         places = (self._target, *self._positions.values())
-        return all(self._is_even(place, variables) for place in places if place is not None)
-
-    def _is_even(self, position: Affine, variables: Sequence[Any]) -> bool:
-        analyzer = sym.Analyzer()
-        step = position.of(variables[-1]) if variables else None
-        for inner, outer in zip(variables[:0:-1], variables[-2::-1], strict=True):
-            step = step * self._extents[inner]
-            if not analyzer.can_prove_equal(step, position.of(outer)):
-                return False
-        return True
+        return all(
+            len(place.evenly_spaced(variables, self._extents.__getitem__)) == len(variables)
+            for place in places
+            if place is not None
+        )
 
     @property
     def is_contiguous(self) -> bool:
