@@ -18,12 +18,13 @@ from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
 from .affine import int64, static_size
-from .convolution import Chunk, Emission, image_convolution, odd_lines
+from .convolution import Chunk, Emission, image_convolution
 from .convolution_form import Convolved, convolution_of
 from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import inlined
+from .padded_planes import odd_lines
 from .tap_products import call_tap_products
 from .window_axes import taps_inside
 

@@ -25,7 +25,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, flat, int64, product, static_size, unflattened
+from .affine import flat, int64, product, static_size, unflattened
 from .convolution_form import (
     Convolved,
     SpatialAxis,
@@ -47,7 +47,6 @@ from .emission import (
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
     Tile,
-    call_copy_row,
     call_function,
     call_panels,
     channel_tile,
@@ -56,6 +55,7 @@ from .micro_kernels import (
 )
 from .nests import inlined, substituted
 from .packing import or_zero, pack_weights
+from .padded_planes import CACHE_LINE, PaddedPlanes, odd_lines
 from .tap_products import (
     LISTED,
     MOST_POSITIONS,
@@ -70,16 +70,10 @@ _CACHED_BESIDE_WEIGHTS = 1 << 20
 """The same beside so many weights that cores share them: each chunk reads all weights again."""
 _NEAR = 6 << 10
 """Elements of the input that stay in the first-level cache while tiles of channels pass over."""
-_LINE = 16
-"""Elements of a cache line."""
 _MOST_POSITIONS = 512
 """Positions of a chunk, so that the sums of a few tiles stay in the second-level cache."""
 _TOGETHER = 4
 """Tiles of output channels that pass over a panel one after another."""
-_COST_OF_COPY = 16
-"""The time to copy an element, in multiply-adds."""
-_TRANSPOSED = 64
-"""Positions of an image with channels last that are transposed at once."""
 _FAR = 8
 """The distance of taps, in lines of the output, from which each tap gets its own copy of the lines
 it reads: a chunk has fewer lines than that."""
@@ -148,11 +142,6 @@ class Chunk:
     used_taps: Any
     """The list of the taps that read an element of a small image; None where no image is multiplied
     tap by tap."""
-
-
-def odd_lines(elements: Any) -> Any:
-    """The least number of elements above `elements` that fills an odd number of cache lines."""
-    return ceil_div(elements, 2 * _LINE) * (2 * _LINE) + _LINE
 
 
 class Emission:
@@ -291,6 +280,7 @@ class Emission:
             chunk = tirx.min(ceil_div(part, tile.width) * tile.width, length)
             reach = width.reach if len(self._axes) == 1 else 0
             pitch, lines, total = chunk + reach, int64(1), length
+            self._lines_at_most = int64(1)
             longest, most_positions = chunk, int64(-(-most // tile.width) * tile.width)
             most_copied = most_positions + reach
         else:
@@ -333,6 +323,11 @@ class Emission:
             few = tirx.min(int64(_BLOCKS), tirx.max(self._tiles, int64(1)))
             blocks = bound(tirx.Select(images * groups * chunks == 1, few, int64(1)))
         work = images * groups * self._rows * product(sizes) * self._channels * self._taps
+        self._padded = PaddedPlanes(
+            self._found, self._axes, self._is_line, self._source, self._channels, self._pitch,
+            self._plane, self._channel_stride, most_lines=self._lines_at_most,
+            past_end=2 * tile.width,
+        )  # fmt: skip
         self._fill_table()
 
         def item(number: Any) -> None:
@@ -492,149 +487,7 @@ class Emission:
         self, planes: Any, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
     ) -> None:
         """Copies what a chunk reads into planes by channel and phase."""
-        found = self._found
-        self._read, position = self._source, found.position
-        if found.takes_channels_last:
-            self._read, position = self._transposed(values, first, count, is_shared)
-
-        def copy(channel: Any) -> None:
-            here = dict(values)
-            if found.channel is not None:
-                here[found.channel] = channel
-            with ib.serial(int64(self._phases)) as phase:
-                base = bound(channel * self._channel_stride + phase * self._plane)
-                if self._is_line:
-                    self._copy_line(position, here, planes, base, phase, first, count)
-                else:
-                    self._copy_lines(position, here, planes, base, phase, first, count)
-            used = bound(self._plane * self._phases)
-            gap = tirx.address_of(planes[bound(channel * self._channel_stride + used)])
-            call_copy_row(gap, gap, self._channel_stride - used, 0, 0, 1, zero)
-
-        zero = tirx.const(0.0, "float32")
-        if is_shared:
-            for_items(self._channels, self._channels * self._channel_stride * _COST_OF_COPY, copy)
-        else:
-            with ib.serial(self._channels) as channel:
-                copy(channel)
-        # What vectors read beyond the end has no meaning, but denormal numbers would cost time.
-        end = tirx.address_of(planes[bound(self._channels * self._channel_stride)])
-        call_copy_row(end, end, 2 * self._tile.width, 0, 0, 1, zero)
-
-    def _transposed(
-        self, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
-    ) -> tuple[Any, Affine]:
-        """Copies the lines that a chunk reads of an image with channels last into a buffer.
-
-        Returns the buffer, where each channel follows the one before it, and where a padded element
-        is in it.
-        """
-        outer, inner = self._axes
-        line, place = self._found.positions
-        position, zero = self._found.position, int64(0)
-        step = position.of(place)
-        width = sym.Analyzer().simplify(tirx.floordiv(position.of(line), step))
-        height = outer.high - outer.low
-        span = (outer.taps - 1) * outer.dilation + 1
-        most_lines = tirx.min(height, self._lines_at_most * outer.stride + span)
-        room = ib.alloc_buffer((self._channels * odd_lines(most_lines * width),), "float32")
-        start = first * outer.stride - outer.low
-        top = bound(tirx.min(tirx.max(start, zero), height))
-        end = start + (count - 1) * outer.stride + span
-        lines = bound(tirx.max(tirx.min(end, height) - top, zero))
-        origin = bound(position.at({**values, line: outer.low + top, place: inner.low}))
-        row = bound(odd_lines(lines * width))
-        total = bound(lines * width)
-
-        def transpose(number: Any) -> None:
-            begin = bound(number * _TRANSPOSED)
-            call_function(
-                TRANSPOSE, tirx.address_of(room[begin]),
-                tirx.address_of(self._source[bound(origin + begin * step)]),
-                tirx.min(total - begin, int64(_TRANSPOSED)), self._channels, row, step,
-            )  # fmt: skip
-
-        parts = bound(ceil_div(total, int64(_TRANSPOSED)))
-        if is_shared:
-            for_items(parts, total * self._channels * _COST_OF_COPY, transpose)
-        else:
-            with ib.serial(parts) as number:
-                transpose(number)
-        coefficients = {line: width, place: int64(1)}
-        if self._found.channel is not None:
-            coefficients[self._found.channel] = row
-        base = zero - (outer.low + top) * width - inner.low
-        return room, Affine(bound(base), coefficients)
-
-    def _residues(self, phase: Any) -> list[Any]:
-        """The first padded element of a phase along each axis."""
-        residues: list[Any] = []
-        for axis in reversed(self._axes):
-            number = tirx.floormod(phase, int64(axis.phases))
-            residues.insert(0, axis.residue(number))
-            phase = tirx.floordiv(phase, int64(axis.phases))
-        return residues
-
-    def _copy_line(
-        self, position: Any, values: dict[Any, Any], planes: Any, base: Any, phase: Any,
-        first: Any, count: Any,
-    ) -> None:  # fmt: skip
-        if len(self._axes) > 1:
-            # Without padding, stride and taps: all axes are one.
-            source = tirx.address_of(self._read[position.at(values) + first])
-            target = tirx.address_of(planes[base])
-            call_copy_row(target, source, 0, count, 0, 1, self._found.fill)
-            return
-        (axis,) = self._axes
-        (variable,) = self._found.positions
-        start = bound(first * axis.stride + self._residues(phase)[0])
-        extent = count + axis.reach
-        self._copy_row(position, values, variable, axis, planes, base, start, extent)
-
-    def _copy_lines(
-        self, position: Any, values: dict[Any, Any], planes: Any, base: Any, phase: Any,
-        first: Any, count: Any,
-    ) -> None:  # fmt: skip
-        outer, inner = self._axes[-2:]
-        line_variable, variable = self._found.positions[-2:]
-        residues = self._residues(phase)
-        with ib.serial(count + outer.reach) as line:
-            target = bound(base + line * self._pitch)
-            place = bound((first + line) * outer.stride + residues[-2])
-            with ib.If(tirx.all(place >= outer.low, place < outer.high)):
-                with ib.Then():
-                    here = {**values, line_variable: place}
-                    self._copy_row(
-                        position, here, variable, inner, planes, target, residues[-1], self._pitch
-                    )
-                with ib.Else():
-                    row = tirx.address_of(planes[target])
-                    call_copy_row(row, row, self._pitch, 0, 0, 1, self._found.fill)
-        # The last chunk may have fewer lines. What vectors read after them has no meaning, but NaN
-        # would choose a slower way, and denormal numbers would cost time.
-        used = bound((count + outer.reach) * self._pitch)
-        rest = tirx.address_of(planes[bound(base + used)])
-        call_copy_row(rest, rest, self._plane - used, 0, 0, 1, tirx.const(0.0, "float32"))
-
-    def _copy_row(
-        self, position: Any, values: dict[Any, Any], variable: Any, axis: SpatialAxis,
-        planes: Any, target: Any, start: Any, extent: Any,
-    ) -> None:  # fmt: skip
-        """Copies `extent` elements from padded position `start` on, at the stride of the axis."""
-
-        def elements_before(limit: Any) -> Any:
-            """How many of the elements lie before a padded position."""
-            number = ceil_div(limit - start, axis.stride)
-            return tirx.min(tirx.max(number, int64(0)), extent)
-
-        low = bound(elements_before(axis.low))
-        high = bound(tirx.max(elements_before(axis.high), low))
-        origin = position.at({**values, variable: start + low * axis.stride})
-        # No element is read where the row lies in the padding: the address need not be valid.
-        call_copy_row(
-            tirx.address_of(planes[target]), tirx.address_of(self._read[origin]),
-            low, high - low, extent - high, axis.stride, self._found.fill,
-        )  # fmt: skip
+        self._padded.fill(planes, values, first, count, is_shared)
 
     def _fill_table(self) -> None:
         """The distance from the first tap to each tap in the planes."""
@@ -694,7 +547,7 @@ class Emission:
         """How many channels of a panel are read before the next tile."""
         *outer, last = self._axes
         taps = math.prod(axis.taps for axis in outer)
-        near = taps * last.phases * (self._tile.width + last.reach + _LINE)
+        near = taps * last.phases * (self._tile.width + last.reach + CACHE_LINE)
         most = max(_NEAR // near, 1)
         channels = static_size(self._channels)
         return most if channels is None else max(-(-channels // -(-channels // most)), 1)

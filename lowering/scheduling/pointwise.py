@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, static_size, unflattened
 from .channel_panels import fills_vectors
-from .convolution import ConvolutionRule, odd_lines
+from .convolution import ConvolutionRule
 from .convolution_form import Convolved, are_plain
 from .emission import (
     bound,
@@ -33,6 +33,7 @@ from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
 from .nests import substituted
 from .packing import is_constant_operand, or_zero, pack_weights
+from .padded_planes import odd_lines
 
 _POSITIONS = 240
 """Positions of a chunk at most, so that its results stay in the first-level cache."""

@@ -22,7 +22,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import int64, static_size
-from .convolution import Chunk, ConvolutionRule, Emission, odd_lines
+from .convolution import Chunk, ConvolutionRule, Emission
 from .convolution_form import Convolved
 from .emission import bound, ceil_div, even_part, for_items
 from .lane_kernels import TRANSPOSE
@@ -35,6 +35,7 @@ from .micro_kernels import (
     share_of_next_panel,
 )
 from .packing import is_constant_operand
+from .padded_planes import odd_lines
 from .stores import element_of
 from .tap_products import call_tap_products
 from .winograd_transforms import INPUT, OUTPUT, POINTS, TAPS, transformed_taps
