@@ -11,6 +11,7 @@ are plain lists. docs/graphsurgeon.md has the reason for each override.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,7 +86,7 @@ class Variable(Guarded, gs.Variable):  # type: ignore[misc]
     __hash__ = object.__hash__
 
 
-class LazyArray:
+class LazyArray(ABC):
     """An array that is decoded when it is first loaded; subclasses implement `decode`."""
 
     def __init__(self, dims: Iterable[int], dtype: np.dtype[Any]) -> None:
@@ -101,9 +102,9 @@ class LazyArray:
             self._array.setflags(write=False)
         return self._array
 
+    @abstractmethod
     def decode(self) -> np.ndarray[Any, Any]:
         """A new array with the stored values."""
-        raise NotImplementedError
 
 
 class Constant(Guarded, gs.Constant):  # type: ignore[misc]

@@ -7,6 +7,7 @@ already has, or in reverse order; nodes after the loop bring the scan output to 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -37,7 +38,7 @@ class Accumulators(Generic[Update]):
     each: list[Accumulator[Update]]
 
 
-class AccumulatorRule(Rule[Accumulators[Update]], Generic[Update]):
+class AccumulatorRule(Rule[Accumulators[Update]], ABC, Generic[Update]):
     """Turns accumulators into scan outputs; a subclass knows one kind of accumulator.
 
     The subclass recognises the update, names the value that an iteration adds, and builds the final
@@ -48,22 +49,22 @@ class AccumulatorRule(Rule[Accumulators[Update]], Generic[Update]):
     no_accumulator = ""
     """Why the rule does not fire on a loop without such a carried value."""
 
+    @abstractmethod
     def update(self, m: Match, view: LoopView, number: int, carried: CarriedValue) -> Update | None:
         """The update of a carried value; None for another kind of carried value.
 
         Raises Miss for an accumulator that the rule cannot handle.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def added(self, patch: Patch, update: Update) -> Tensor:
         """The value that one iteration adds."""
-        raise NotImplementedError
 
+    @abstractmethod
     def result(
         self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: Update
     ) -> Tensor:
         """The final value. `stacked` holds what the iterations added, along a new axis 0."""
-        raise NotImplementedError
 
     def match(self, m: Match) -> Accumulators[Update]:
         view = m.loop()

@@ -10,6 +10,7 @@ iteration (the sum of what came before) and inclusive at its end.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,7 +80,7 @@ class ClosedForms:
     forms: list[ClosedForm]
 
 
-class ClosedFormRule(Rule[ClosedForms]):
+class ClosedFormRule(Rule[ClosedForms], ABC):
     """What the rules about carried values with closed forms share.
 
     A rule says which chain of operators it takes, for which types, and how to compute the values.
@@ -94,21 +95,24 @@ class ClosedFormRule(Rule[ClosedForms]):
     repeats_invariants: ClassVar[bool] = True
     """Whether the final value takes a copy of each invariant operand for each iteration."""
 
+    @abstractmethod
     def chain(self, m: Match, work: IndependentWork, carried: CarriedValue) -> UpdateChain | None:
         """The chain that updates a carried value, or None."""
-        raise NotImplementedError
 
     def supports(self, dtype: int) -> bool:
         """Whether there are operators for this element type."""
         return dtype in self.types
 
     def running_values(self, operands: ChainOperands, inclusive: bool) -> Tensor:
-        """The carried value at the end, or at the start, of each iteration, stacked."""
+        """The carried value at the end, or at the start, of each iteration, stacked.
+
+        Only of a rule that `has_running_values`.
+        """
         raise NotImplementedError
 
+    @abstractmethod
     def final_value(self, operands: ChainOperands) -> Tensor:
         """The carried value after the last iteration; the initial one if there is none."""
-        raise NotImplementedError
 
     def reads(self, index: Index, carried: CarriedValue, chain: UpdateChain) -> tuple[bool, bool]:
         """Whether something other than the chain reads the exclusive and inclusive values."""
