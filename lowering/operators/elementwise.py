@@ -54,7 +54,8 @@ _EXTREMES: Mapping[str, Callable[[Any, Any], Any]] = {
     "Max": relax.op.maximum,
     "Min": relax.op.minimum,
 }
-"""TVM's converters broadcast all inputs, stack them, and never return an infinity."""
+"""Of a NaN on the left they give the right one. TVM's converters broadcast all inputs, stack them,
+and never return an infinity."""
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "Equal": tirx.EQ,
     "Less": tirx.LT,
@@ -99,8 +100,18 @@ def elementwise(ctx: ConverterContext) -> Value:
 
 @converts("Mean", "Sum")
 def variadic(ctx: ConverterContext) -> Value:
-    """Operators of any number of inputs. TVM refuses symbolic sizes that are not known to agree."""
-    return ctx.by_tvm(broadcast_together(ctx.bb, ctx.inputs))
+    """Sums and means of any number of tensors, which TVM's converter stacks in memory first.
+
+    Those of float16 accumulate in float32, as in onnxruntime.
+    """
+    dtype = str(ctx.inputs[0].ty.dtype)
+    accumulated = "float32" if dtype in ("float16", "bfloat16") else dtype
+    terms = [ctx.cast(term, accumulated) for term in ctx.inputs]
+    total = functools.reduce(functools.partial(_pairwise, ctx.bb, relax.op.add), terms)
+    if ctx.op_type == "Mean":
+        count = relax.const(len(terms), accumulated)
+        total = ctx.bb.normalize(relax.op.divide(total, count))
+    return ctx.cast(total, dtype)
 
 
 @converts(*_ARITHMETIC, accepts=Accepts.SYMBOLIC)
@@ -122,7 +133,7 @@ def arithmetic(ctx: ConverterContext) -> Value:
         of_tensors = _without_zero_divisor(of_tensors)
     if choose is None:
         return convert_broadcast(of_tensors)
-    return functools.reduce(functools.partial(_extreme, ctx.bb, choose), of_tensors.inputs)
+    return functools.reduce(functools.partial(_pairwise, ctx.bb, choose), of_tensors.inputs)
 
 
 def _divide_sizes(ctx: ConverterContext, left: Any, right: Any) -> Any:
@@ -184,11 +195,11 @@ def _without_zero_divisor(ctx: ConverterContext) -> ConverterContext:
     return ctx.derive("Mul", [x, infinity])
 
 
-def _extreme(bb: Any, choose: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
-    """The greater or lesser of two tensors; of a NaN on the left, the right one."""
-    result = bb.normalize(choose(left, right))
+def _pairwise(bb: Any, combine: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
+    """The elements of two tensors combined, with a shape that is known."""
+    result = bb.normalize(combine(left, right))
     aligned = broadcast_together(bb, [left, right]) if lacks_shape(result) else None
-    return result if aligned is None else bb.normalize(choose(*aligned))
+    return result if aligned is None else bb.normalize(combine(*aligned))
 
 
 @converts("Mod", accepts=Accepts.SYMBOLIC)

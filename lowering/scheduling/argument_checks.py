@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -250,26 +250,9 @@ def accept_any_alignment(module: tvm.IRModule) -> tvm.IRModule:
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):
-            body = _without_alignment(kernel.body)
-            if not body.same_as(kernel.body):
-                module[variable] = kernel.with_body(body)
+            body = _rebuilt(kernel.body, lambda part: part, without=_ALIGNMENT)
+            module[variable] = kernel.with_body(body)
     return module
-
-
-def _without_alignment(statement: Any) -> Any:
-    """A statement without what is said of alignment around what the kernel does."""
-    if isinstance(statement, tirx.SeqStmt):
-        parts = [_without_alignment(part) for part in statement.seq]
-        is_same = all(new.same_as(old) for new, old in zip(parts, statement.seq, strict=True))
-        return statement if is_same else tirx.SeqStmt(parts)
-    if not isinstance(statement, tirx.AttrStmt) or statement.attr_key == _BODY:
-        return statement
-    body = _without_alignment(statement.body)
-    if statement.attr_key == _ALIGNMENT:
-        return body
-    if body.same_as(statement.body):
-        return statement
-    return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
 
 
 class _Checks:
@@ -306,7 +289,8 @@ class _Checks:
             else statement
             for is_needed, (statement, reads) in zip(needed, outer, strict=True)
         ]
-        return _with_outer(body, iter(kept))
+        parts = iter(kept)
+        return _rebuilt(body, lambda _: next(parts))
 
     def _note(self, variable: Any, reads: Sequence[_Read]) -> None:
         """Records which argument a variable holds the type, the address or a part of."""
@@ -359,27 +343,43 @@ class _Checks:
 
 def _outer(statement: Any) -> Iterator[Any]:
     """The statements around what the kernel does."""
-    if isinstance(statement, tirx.SeqStmt):
-        for part in statement.seq:
-            yield from _outer(part)
-    elif not isinstance(statement, tirx.AttrStmt):
-        yield statement
-    elif statement.attr_key != _BODY:
-        yield from _outer(statement.body)
+    # A kernel has a statement within another for each of its parameters: too many to recurse.
+    left = [statement]
+    while left:
+        statement = left.pop()
+        if isinstance(statement, tirx.SeqStmt):
+            left += reversed(statement.seq)
+        elif not isinstance(statement, tirx.AttrStmt):
+            yield statement
+        elif statement.attr_key != _BODY:
+            left.append(statement.body)
 
 
-def _with_outer(statement: Any, replacements: Iterator[Any]) -> Any:
-    """A statement with each of its `_outer` statements replaced by the next one; None drops it."""
-    if isinstance(statement, tirx.SeqStmt):
-        parts = [_with_outer(part, replacements) for part in statement.seq]
-        parts = [part for part in parts if part is not None]
-        return parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
-    if not isinstance(statement, tirx.AttrStmt):
-        return next(replacements)
-    if statement.attr_key == _BODY:
-        return statement
-    body = _with_outer(statement.body, replacements)
-    return tirx.AttrStmt(statement.node, statement.attr_key, statement.value, body)
+def _rebuilt(statement: Any, new: Callable[[Any], Any], *, without: str = "") -> Any:
+    """A statement with each of its `_outer` statements replaced; None drops it.
+
+    Attributes with the key `without` are left out.
+    """
+    around: list[Any] = []
+    """From the outermost on, attributes and the statements before the last one of a sequence."""
+    while isinstance(statement, (tirx.SeqStmt, tirx.AttrStmt)):
+        if isinstance(statement, tirx.SeqStmt):
+            *first, statement = statement.seq
+            around.append([_rebuilt(part, new, without=without) for part in first])
+        elif statement.attr_key == _BODY:
+            break
+        else:
+            if statement.attr_key != without:
+                around.append(statement)
+            statement = statement.body
+    result = statement if isinstance(statement, tirx.AttrStmt) else new(statement)
+    for outer in reversed(around):
+        if isinstance(outer, list):
+            parts = [part for part in (*outer, result) if part is not None]
+            result = parts[0] if len(parts) == 1 else tirx.SeqStmt(parts)
+        else:
+            result = tirx.AttrStmt(outer.node, outer.attr_key, outer.value, result)
+    return result
 
 
 def _expression(statement: Any) -> Any:

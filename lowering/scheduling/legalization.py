@@ -24,6 +24,9 @@ from .size_names import OPAQUE
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
+_MOST_CONCATENATED = 32
+"""The most tensors that one kernel concatenates."""
+
 LegalizeFunc = Callable[[relax.BlockBuilder, Any], Any]
 """Maps a call to its legalized form."""
 
@@ -61,7 +64,8 @@ def _legalizations() -> dict[str, LegalizeFunc]:
     }
     scatter = {"relax.scatter_nd": partial(_scatter_nd, known["relax.scatter_nd"])}
     changed = means | where | roi_align | extremes | scatter
-    return known | changed | {"relax.take": _take, "relax.nn.relu": _relu}
+    own = {"relax.concat": partial(_concat, known["relax.concat"])}
+    return known | changed | own | {"relax.take": _take, "relax.nn.relu": _relu}
 
 
 @dataclass(frozen=True)
@@ -313,6 +317,28 @@ def _scatter_nd(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> An
     kernel, _ = legalize(bb, with_names).args
     fields = relax.Tuple(list(call.args))
     return ir.Call(_CALL_TIR, [kernel, fields], None, [call.ty], ret_ty=call.ty)
+
+
+def _concat(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
+    """Concatenates many tensors in parts, and then these.
+
+    The time to compile a kernel grows faster than the number of its parameters. The parts are not
+    fused, so that it stays small.
+    """
+    while _is_tuple(call.args[0]) and len(call.args[0].fields) > _MOST_CONCATENATED:
+        fields, axis = list(call.args[0].fields), call.attrs.axis
+        parts = [
+            bb.emit_te(
+                lambda *tensors, axis: topi.concatenate(tensors, axis),
+                *fields[first : first + _MOST_CONCATENATED],
+                axis=0 if axis is None else int(axis),
+                primfunc_name_hint="concatenate",
+                primfunc_attrs={"op_pattern": OPAQUE},
+            )
+            for first in range(0, len(fields), _MOST_CONCATENATED)
+        ]
+        call = bb.normalize(relax.op.concat(parts, axis))
+    return legalize(bb, call)
 
 
 def _relu(bb: relax.BlockBuilder, call: Any) -> Any:

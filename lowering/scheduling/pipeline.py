@@ -11,6 +11,7 @@ LLVM does not compile for, it is TVM's own.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -108,6 +109,8 @@ RULES = (
     RowReduction(),
 )
 """The schedule rules for CPUs, in the order in which they are tried."""
+_MOST_FUSED = "relax.FuseOps.max_depth"
+"""The option of FuseOps for the most operators that become one kernel."""
 
 
 def looplift_pipeline(*, fuse_loops: bool = True) -> Any:
@@ -238,7 +241,7 @@ def _to_kernels() -> Any:
             _module_pass(_keep_scalars_apart),
             _module_pass(_keep_sizes_apart),
             _module_pass(_mark_slices),
-            passes.FuseOps(),
+            tvm.transform.module_pass(_fuse_operators, opt_level=0, name="looplift.fuse_operators"),
             passes.FuseTIR(),
             _module_pass(_drop_scopes),
             _module_pass(choose_image_layouts),
@@ -249,6 +252,25 @@ def _to_kernels() -> Any:
             _module_pass(mark_constant_operands),
         ]
     )
+
+
+def _fuse_operators(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
+    """FuseOps with a limit, unless the caller has set one.
+
+    The time to compile a kernel grows faster than the number of operators in it.
+    """
+    with _inner_context(context, config={_MOST_FUSED: 64, **dict(context.config)}):
+        return relax.transform.FuseOps()(module)
+
+
+def _inner_context(
+    context: tvm.transform.PassContext, *, disabled: Sequence[str] = (), config: dict[str, Any]
+) -> tvm.transform.PassContext:
+    """A context within another one, without its instruments, which would end with it."""
+    return tvm.transform.PassContext(
+        context.opt_level, list(context.required_pass),
+        [*context.disabled_pass, *disabled], [], config,
+    )  # fmt: skip
 
 
 def _apply_database(module: tvm.IRModule) -> tvm.IRModule:
@@ -478,10 +500,8 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
     def run(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
         if COMPACTED not in (module.attrs or {}):
             return outline_functions(passes(module))
-        with tvm.transform.PassContext(
-            context.opt_level, list(context.required_pass),
-            [*context.disabled_pass, COMPACTION, *_LEFT_OUT], [], dict(context.config),
-        ):  # fmt: skip
+        left_out = (COMPACTION, *_LEFT_OUT)
+        with _inner_context(context, disabled=left_out, config=dict(context.config)):
             checked = drop_guaranteed_checks(passes(module))
             return outline_functions(accept_any_alignment(checked))
 

@@ -17,6 +17,7 @@ import looplift
 from looplift.lowering import emit
 from looplift.lowering.scheduling import pipeline
 from looplift.lowering.scheduling.argument_checks import (
+    accept_any_alignment,
     drop_guaranteed_checks,
     mark_guaranteed_arguments,
 )
@@ -265,3 +266,18 @@ def test_arrays_may_begin_anywhere(rows: str, target: Any) -> None:
         got = machine["main"](at_offset(x, offset), at_offset(z, offset))
         for result, wanted in zip(got, want, strict=True):
             np.testing.assert_allclose(result.numpy(), wanted, rtol=0, atol=1e-5)
+
+
+def test_a_kernel_of_many_parameters() -> None:
+    """TVM writes a statement within another for each of them."""
+    address = tirx.Var("address", "handle")
+    body: Any = tirx.Evaluate(tirx.const(0))
+    for number in range(2000):
+        key = "storage_alignment" if number % 2 else "device_id"
+        parts = [tirx.Evaluate(tirx.const(number)), body]
+        body = tirx.AttrStmt(address, key, tirx.const(64), tirx.SeqStmt(parts))
+    kernel = tirx.PrimFunc([address], body)
+    module = accept_any_alignment(tvm.IRModule({"kernel": kernel}))
+    found: list[Any] = []
+    tvm_ffi.structural_walk(module["kernel"].body, (tirx.AttrStmt, found.append))
+    assert [statement.attr_key for statement in found] == ["device_id"] * 1000

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+import looplift
+from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.concatenation import Concatenation
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
-from .comparison import TARGETS, check, taken_by, weight
+from .comparison import TARGETS, check, taken_by, weight, with_weights
+from .kernel_modules import kernels_of
 
 SIZES = [
     {"b": b, "h": h, "w": w}
@@ -73,3 +77,16 @@ def test_other_kernels(name: str) -> None:
 def test_other_processors(target: object) -> None:
     inputs, nodes = CASES["normalized"]
     check(f"model ({inputs}) => (y) {{ {nodes} }}", WEIGHTS, SIZES, target)
+
+
+def test_many_tensors_become_several_kernels() -> None:
+    inputs = [f"x{number}" for number in range(70)]
+    params = ", ".join(f"float[b, {1 + k % 3}] {name}" for k, name in enumerate(inputs))
+    text = f"""model ({params}) => (y) {{
+        c = Concat <axis = 1> ({", ".join(inputs)}) y = Neg (c) }}"""
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, {})))
+    # Two of 32 tensors, one of six, and one of these.
+    counts = sorted(len(kernel.params) - 1 for kernel in kernels_of(module))
+    assert counts == [3, 6, 32, 32]
+    check(text, {}, [{"b": b} for b in (0, 1, 3)])

@@ -18,14 +18,17 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 import looplift
+from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.dataflow import split_blocks
 from looplift.lowering.scheduling.math_functions import with_exact_functions, with_fast_math
 from looplift.lowering.scheduling.nests import inlined, nests_of
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.schedule import schedule_kernel
 
 from ..samples import one_of
 from .compiled import NATIVE, UNOPTIMIZED, virtual_machine
-from .conftest import Imported
+from .conftest import Imported, parse
+from .kernel_modules import kernels_of
 from .test_kernels import COUNTED, count, floats
 
 Array = np.ndarray[Any, Any]
@@ -579,3 +582,21 @@ def _blocks(*tensors: Any) -> list[str]:
     nests = nests_of(inlined(te.create_prim_func(tensors)))
     assert nests is not None
     return [nest.block.name_hint for nest in nests]
+
+
+def test_a_long_sum_becomes_several_kernels() -> None:
+    names = [f"x{number}" for number in range(70)]
+    text = f"g ({', '.join(f'float[n] {name}' for name in names)}) => (float[n] y)"
+
+    def most_parameters(module: tvm.IRModule) -> int:
+        return max(len(kernel.params) for kernel in kernels_of(module))
+
+    module = looplift.from_onnx(parse(f"{text} {{ y = Sum ({', '.join(names)}) }}"))
+    with as_target("native"):
+        assert most_parameters(lower_to_kernels(module)) == 66
+        with tvm.transform.PassContext(config={"relax.FuseOps.max_depth": 32}):
+            assert most_parameters(lower_to_kernels(module)) == 34
+    main = virtual_machine(looplift.compile(module))["main"]
+    numbers = np.arange(70, dtype=np.float32)[:, None] * np.ones(3, np.float32)
+    got = main(*map(tvm.runtime.tensor, numbers)).numpy()
+    np.testing.assert_array_equal(got, numbers.sum(0))

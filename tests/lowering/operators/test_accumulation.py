@@ -59,3 +59,13 @@ def test_sums_along_an_axis(imported: Load) -> None:
         w = AveragePool <kernel_shape = [4999]> (x)
     }}""")
     model.check(np.ones((1, 2, LONG), np.float16))
+
+
+def test_sums_of_several_tensors(imported: Load) -> None:
+    """In float16, 2048 + 1 + 1 is 2048."""
+    model = imported("""
+    g (float16[n] x, float16[1] a) => (float16[n] y, float16[n] z, float16[1] w) {
+        y = Sum (x, a, a) z = Mean (x, a, a) w = Sum (a)
+    }""")
+    for count in (0, 1, 5):
+        model.check(np.full(count, 2048, np.float16), np.ones(1, np.float16))
