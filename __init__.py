@@ -7,7 +7,9 @@ onnxruntime.
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import Any
 
 from .api import (
     Report,
@@ -44,8 +46,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> str:
-    # Only when it is asked for: sources that are not installed have no version.
+def __getattr__(name: str) -> Any:
+    # Only when they are asked for: sources that are not installed have no version, and passes need
+    # TVM.
     if name == "__version__":
         return version("looplift")
+    if name == "transform":
+        return import_module(".transform", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -435,8 +435,9 @@ def compile(  # noqa: A001  (called as `looplift.compile`, like `tvm.compile`)
     """Compiles a Relax module: `tvm.compile` with fused and scheduled kernels.
 
     `target` is what TVM takes, or `"native"` for the processor of this machine with all its
-    instructions. `tvm.compile(module, target, relax_pipeline="looplift")` does the same. Raises
-    UnsupportedError if TVM cannot compile the module.
+    instructions. After `import looplift.transform`, `tvm.compile(module, target,
+    relax_pipeline="looplift")` does the same for a target of TVM. Raises UnsupportedError if TVM
+    cannot compile the module.
     """
     from .lowering.compile import compile_module
 

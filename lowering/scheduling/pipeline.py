@@ -499,7 +499,7 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
 
     def run(module: tvm.IRModule, context: tvm.transform.PassContext) -> tvm.IRModule:
         if COMPACTED not in (module.attrs or {}):
-            return outline_functions(passes(module))
+            return outline_functions(passes(_with_micro_kernels(module)))
         left_out = (COMPACTION, *_LEFT_OUT)
         with _inner_context(context, disabled=left_out, config=dict(context.config)):
             checked = drop_guaranteed_checks(passes(module))
@@ -516,6 +516,23 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
         ]
     )
     return tvm.transform.module_pass(run, opt_level=0, name=name), lambda: finish, for_device
+
+
+def _with_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with what its kernels call, where another pipeline than ours has scheduled them by
+    our rules.
+    """
+    kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+    target = next((f.attrs["target"] for f in kernels if "target" in f.attrs), None)
+    if target is None:
+        return module
+    known = set(module.get_global_vars())
+    with target:
+        module = link_micro_kernels(module)
+    for variable, function in list(module.functions_items()):
+        if variable not in known:
+            module[variable] = function.with_attr("target", target)
+    return module
 
 
 relax.register_pipeline(NAME)(looplift_pipeline)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -14,14 +16,16 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import relax
+from tvm.s_tir import dlight
 
 from looplift.lowering import emit
 from looplift.lowering.operators.recurrent_mark import RecurrentOperator
-from looplift.transform import FuseLoops, InlineLoops, LowerRecurrent
+from looplift.transform import SCHEDULE_RULES, FuseLoops, InlineLoops, LowerRecurrent
 
 from ..samples import one_of
 from .compiled import compile_quickly, virtual_machine
 from .conftest import parse
+from .kernel_modules import kernels_of
 
 WHILE = """g (float[n] x, float limit) => (float[n] y) {
   t = Constant <value = bool {1}> ()
@@ -214,3 +218,42 @@ def test_a_recurrence_stays_for_c_source() -> None:
     with tvm.target.Target("c"):
         module = LowerRecurrent()(_imported(GRU))
     assert tvm_ffi.structural_equal(module, _imported(GRU))
+
+
+@pytest.mark.parametrize("target", ["llvm", {"kind": "llvm", "mcpu": "haswell"}])
+def test_the_schedule_rules_of_any_module(target: Any) -> None:
+    """Kernels that TVM's pipeline compiles get what they call."""
+    module = tvm.script.from_source("""
+@I.ir_module
+class Attention:
+    @R.function
+    def main(
+        x: R.Tensor(("n", 70), "float32"), w: R.Tensor((70, 50), "float32")
+    ) -> R.Tensor(("n", 50), "float32"):
+        with R.dataflow():
+            p = R.matmul(x, w)
+            y = R.nn.softmax(p)
+            R.output(y)
+        return y
+""")
+    passes = relax.transform
+    with tvm.target.Target(target) as found:
+        module = tvm.transform.Sequential(
+            [passes.LegalizeOps(), dlight.ApplyDefaultSchedule(*SCHEDULE_RULES)]
+        )(module)
+        machine = virtual_machine(tvm.compile(module, found))
+    assert all(f.attrs["tirx.is_scheduled"] for f in kernels_of(module))
+    generator = np.random.default_rng(0)
+    w = generator.standard_normal((70, 50), dtype=np.float32)
+    for rows in (1, 5, 40):
+        x = generator.standard_normal((rows, 70), dtype=np.float32)
+        exponentials = np.exp(x @ w - (x @ w).max(1, keepdims=True))
+        want = exponentials / exponentials.sum(1, keepdims=True)
+        got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(w)).numpy()
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_the_passes_are_an_attribute_of_the_package() -> None:
+    command = "import looplift; print(looplift.transform.FuseLoops().info.name)"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    assert done.stdout.strip() == "looplift.FuseLoops", done.stderr
