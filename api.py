@@ -69,7 +69,7 @@ class Report:
         lines = [f"{brief(self.before, self.after)} in {self.seconds:.2f} s"]
         lines += [f"{rule}: {times}" for rule, times in self.commits.most_common()]
         lines += [f"note: {note}" for note in self.notes]
-        lines += [f"undone: {defect}" for defect in self.defects]
+        lines += [f"rule failed: {defect}" for defect in self.defects]
         return "\n".join(lines)
 
     def control(self, counts: Counter[str]) -> dict[str, int]:

@@ -140,6 +140,15 @@ def print_problems(outcomes: Iterable[Outcome]) -> None:
             )
 
 
+def print_warnings(outcomes: Iterable[Outcome]) -> None:
+    """Prints which results are not verified and which rules failed, in place of the outcomes."""
+    for outcome in outcomes:
+        if outcome.status == WRITTEN and outcome.verification.startswith("not verified"):
+            print_error(f"{outcome.source}: {outcome.verification}")
+        for defect in outcome.defects:
+            print_error(f"{outcome.source}: rule failed: {defect}")
+
+
 def print_outcome(outcome: Outcome) -> None:
     """Prints the outcome of one model: counts, rules, notes, verification."""
     console = stdout()
@@ -161,7 +170,7 @@ def print_outcome(outcome: Outcome) -> None:
     if outcome.status == WRITTEN:
         console.print(f"written: {outcome.target} ({outcome.seconds:.2f} s)")
     print_notes(outcome.notes)
-    print_notes(outcome.defects, "undone")
+    print_notes(outcome.defects, "rule failed")
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:

@@ -11,16 +11,18 @@ from ..rewrite.storage.files import given_name
 from ..rewrite.storage.output_files import check_target, refuse_standard_output
 
 
-def plan_outputs(sources: Sequence[Path], output: Path) -> list[tuple[Path, Path]]:
+def plan_outputs(sources: Sequence[Path], out: str) -> list[tuple[Path, Path]]:
     """Pairs of each model and the file to write for it.
 
     A folder among the sources stands for the .onnx files in it, which keep their relative paths.
-    `output` is a file if the only source is a file, or else a folder, which may not exist yet.
+    `out` is a file if the only source is a file and it does not end with a slash, or else a folder,
+    which may not exist yet.
     Raises ModelError if a model is missing, is named twice, or would be overwritten.
     """
+    output = Path(out)
     models = [found for source in sources for found in _models_of(source, output)]
     one_file = len(sources) == 1 and not sources[0].is_dir() and not output.is_dir()
-    if one_file and not str(output).endswith(os.sep):
+    if one_file and not out.endswith(("/", os.sep)):
         plan = [(sources[0], output)]
     else:
         _check_folder(output)

@@ -55,7 +55,7 @@ def rewrite(
         model_argument("IN...", "ONNX files, folders of them, or - for standard input."),
     ],
     output: Annotated[
-        Path,
+        str,  # A Path would lose the slash at the end of a folder's name.
         typer.Option(
             "-o", "--output", metavar="OUT", help="A file for one model, a folder for several."
         ),
@@ -102,7 +102,9 @@ def rewrite(
         ),
     ] = None,
     seed: Seed = 0,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print errors only.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("-q", "--quiet", help="Print errors and warnings only.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rewrite models to compute the same with less control flow.
@@ -119,7 +121,7 @@ def rewrite(
             "Sizes are for verification", where="--size", remedy="Drop --size or --no-verify"
         )
     plan = plan_outputs(models, output)
-    traces = plan_traces(plan, output, trace)
+    traces = plan_traces(plan, Path(output), trace)
     work = [
         Job(
             source,
@@ -142,7 +144,9 @@ def rewrite(
     console.print_problems(outcomes)
     if as_json:
         typer.echo(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
-    elif not quiet:
+    elif quiet:
+        console.print_warnings(outcomes)
+    else:
         console.print_outcomes(outcomes)
     statuses = {outcome.status for outcome in outcomes}
     exit_with(ERROR if FAILED in statuses else FINDING if DIFFERENT in statuses else 0)

@@ -91,6 +91,31 @@ class TestRewrite:
         sizes = [d.dim_value for d in onnx.load(output).graph.input[1].type.tensor_type.shape.dim]
         assert sizes == [3, 40]
 
+    def test_a_slash_names_a_folder(self, gated: Path, tmp_path: Path) -> None:
+        assert call("rewrite", gated, "-o", f"{tmp_path}/new/", "-q").exit_code == 0
+        assert [path.name for path in (tmp_path / "new").iterdir()] == [gated.name]
+
+    def test_quiet_says_what_is_not_verified(self, gated: Path, tmp_path: Path) -> None:
+        """The original fails for all inputs of this size."""
+        model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[n] x) => (float[m] y) {
+            s = Constant <value_ints = [3, 7]> () r = Reshape (x, s) y = Flatten (r) }""")
+        onnx.save(model, tmp_path / "in.onnx")
+        call_ = (
+            "rewrite",
+            tmp_path / "in.onnx",
+            "-o",
+            tmp_path / "out.onnx",
+            "--size",
+            "n=5",
+            "-q",
+        )
+        result = call(*call_)
+        assert result.exit_code == 0
+        assert result.stdout == ""
+        assert "not verified: " in result.stderr
+
     def test_an_array_from_a_file(self, gated: Path, tmp_path: Path) -> None:
         np.save(tmp_path / "rate.npy", np.array(16000))
         output = tmp_path / "out.onnx"

@@ -121,7 +121,7 @@ class Verification:
         notes = refusal_notes(self.refused_sizes)
         if self.only_empty:
             notes.append(
-                "only inputs with a size of 0 were compared, because the original rejects all "
+                "only inputs with a size of 0 were compared, because the original fails for all "
                 f"others: {self.only_empty}"
             )
         if self.crash:
@@ -574,7 +574,7 @@ def no_case_reason(cases: Cases) -> str:
     if not cases.refused:
         return "there was no time to run the original model"
     return (
-        f"the original model rejects all of {cases.refused} generated inputs, "
+        f"the original model fails for all of {cases.refused} generated inputs, "
         f"the last one with: {cases.last_refusal}"
     )
 

@@ -306,7 +306,7 @@ class TestFindings:
         assert verified.exit_code == 1
         assert call("report", gated, "-o", "r.html", "--rules", "raising").exit_code == 1
         rewritten = call("rewrite", gated, "-o", "r.onnx", "--rules", "raising")
-        assert "undone: Raises at If" in rewritten.stdout
+        assert "rule failed: Raises at If" in rewritten.stdout
         assert rewritten.exit_code == 0
 
     def test_sizes_that_the_user_gives(self, gated: Path) -> None:

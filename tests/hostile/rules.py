@@ -75,9 +75,9 @@ _APPLIES = {
     "node.inputs[0] = node.outputs[0]": "outside of a patch",
     "node.op = 'Abs'": "outside of a patch",
     "patch.node('Neg', ['x'], node.outputs)": "is not a tensor",
-    "patch.node('Nosuch', node.inputs, node.outputs)": "undone",
+    "patch.node('Nosuch', node.inputs, node.outputs)": "rule failed",
     "patch.note(5)": "a note is a sentence",
-    "patch.replace(node.outputs[0], patch.node('Shape', node.inputs, node.outputs)[0])": "undone",
+    "patch.replace(node.outputs[0], patch.node('Shape', node.inputs, node.outputs)[0])": "rule failed",
 }
 _MODULES = {
     "x = 1": "lists no rules",

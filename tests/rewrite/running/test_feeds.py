@@ -94,7 +94,7 @@ class TestInputs:
         result = verify(model(text), model(text), effort=Effort(attempts=10))
         assert not result.verified
         assert not result.differences
-        assert "rejects all of 10 generated inputs" in str(result)
+        assert "fails for all of 10 generated inputs" in str(result)
 
     def test_published_models(self, models_dir: Path) -> None:
         """The search finds sizes and the constant that selects one of two rates."""
