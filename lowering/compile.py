@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import tvm
@@ -33,9 +34,11 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
         known = as_target(target)
     except Exception as error:  # TVM raises built-in errors of all kinds.
         raise LoopliftError(
-            f"TVM does not know the target '{target}': {summary_line(error)}",
-            remedy='Give a target of TVM such as "llvm", or "native"',
+            f"TVM does not know the target '{target}': "
+            f"{summary_line(error).rstrip('. ').replace('..', '.')}",
+            remedy='Give "native" or a target of TVM such as {"kind": "llvm", "mcpu": "haswell"}',
         ) from error
+    _check_processor(known)
     try:
         with collector_paused():
             return tvm.compile(module, target=known, relax_pipeline=relax.get_pipeline(NAME))
@@ -46,6 +49,21 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
             f"{CANNOT_COMPILE} for '{target}': {summary_line(error)}",
             remedy="Check that the target is what you mean; if it is, please report the model",
         ) from error
+
+
+def _check_processor(target: tvm.target.Target) -> None:
+    """Raises LoopliftError for a processor that LLVM would replace by a generic one."""
+    name = str(target.attrs.get("mcpu") or "")
+    if target.kind.name != "llvm" or not name:
+        return
+    names = [str(known) for known in tvm.target.codegen.llvm_get_cpu_archlist(target)]
+    if names and name not in names:
+        near = difflib.get_close_matches(name, names, 1)
+        raise LoopliftError(
+            f"LLVM does not know the processor '{name}'",
+            where=f"target {target}",
+            remedy=f"Perhaps '{near[0]}' is meant" if near else f"It knows {', '.join(names)}",
+        )
 
 
 def as_target(target: str | dict[str, Any] | Any) -> tvm.target.Target:
