@@ -43,7 +43,7 @@ def check_format(output: Path) -> None:
     """Raises ModelError for a file name whose suffix is not a format of modules."""
     if output.suffix not in FORMATS:
         raise ModelError(
-            f"A module cannot be written as '{output.suffix}'",
+            "The name of the file does not say the format of the module",
             where=f"file '{output}'",
             remedy="End the name with .py, .json or .so",
         )

@@ -99,7 +99,7 @@ class _Fusion:
         body = self._module[self._roles.body]
         for param in body.params:
             if not isinstance(param.ty, relax.TensorType) or param.ty.dtype is None:
-                raise NoKernelError(f"{param.name!r} is no tensor of a known type")
+                raise NoKernelError(f"{param.name!r} is a sequence, or its type is not known")
             if not isinstance(param.ty.shape, relax.ShapeExpr):
                 raise NoKernelError(f"the shape of {param.name!r} is not known")
         return body

@@ -120,7 +120,8 @@ def _alone(module: tvm.IRModule, body: Any) -> tvm.IRModule:
     relax.analysis.post_order_visit(body.body, visit)
     for variable, callee in functions.items():
         if not isinstance(callee, tirx.PrimFunc):
-            raise NoKernelError(f"its body calls the function {variable.name_hint!r}")
+            called = variable.name_hint
+            raise NoKernelError(f"an If, a loop or a layer in its body is a function, {called!r}")
     functions[ir.GlobalVar(_NAME)] = body.with_attr("global_symbol", _NAME)
     return tvm.IRModule(functions)
 

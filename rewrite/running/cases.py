@@ -132,6 +132,11 @@ class Cases:
         names = dict.fromkeys(name for each in ranked for name in each.open_dims())
         open_dims = [name for name in names if name not in self._exact]
         unknown = next((name for name in self._choices if name not in open_dims), None)
+        if unknown in self._exact:
+            raise AssumptionError(
+                f"'{unknown}' is asserted to be {self._exact[unknown]}, so no other size can be tried",
+                remedy=f"Drop the assertion or the sizes of '{unknown}'",
+            )
         if unknown is not None:
             raise AssumptionError(
                 f"'{unknown}' is not an open dimension of the inputs",

@@ -277,7 +277,7 @@ loop (int64 n, float[3] a) => (float[3] x, float[k, 3] rows)
     }}>
 }}"""
 REFUSED = {
-    "its body calls the function 'sum_then'": COUNTED.replace("sum = Add (p, q)", "SUM").replace(
+    "an If, a loop or a layer in its body is a function, 'sum_then'": COUNTED.replace("sum = Add (p, q)", "SUM").replace(
         "SUM", BRANCH.replace("q =", "sum =")
     ),
     "a condition decides how many slices its scan outputs have": WHILE_ROWS,
