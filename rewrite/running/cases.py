@@ -134,7 +134,7 @@ class Cases:
         unknown = next((name for name in self._choices if name not in open_dims), None)
         if unknown in self._exact:
             raise AssumptionError(
-                f"'{unknown}' is asserted to be {self._exact[unknown]}, so no other size can be tried",
+                f"'{unknown}' is asserted to be {self._exact[unknown]}: no other size can be tried",
                 remedy=f"Drop the assertion or the sizes of '{unknown}'",
             )
         if unknown is not None:

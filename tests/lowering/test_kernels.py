@@ -277,9 +277,9 @@ loop (int64 n, float[3] a) => (float[3] x, float[k, 3] rows)
     }}>
 }}"""
 REFUSED = {
-    "an If, a loop or a layer in its body is a function, 'sum_then'": COUNTED.replace("sum = Add (p, q)", "SUM").replace(
-        "SUM", BRANCH.replace("q =", "sum =")
-    ),
+    "an If, a loop or a layer in its body is a function, 'sum_then'": COUNTED.replace(
+        "sum = Add (p, q)", "SUM"
+    ).replace("SUM", BRANCH.replace("q =", "sum =")),
     "a condition decides how many slices its scan outputs have": WHILE_ROWS,
     "the carried value 'p' changes its shape or type": """
 loop (int64 n, float[m] a) => (float[k] x)

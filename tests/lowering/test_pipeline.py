@@ -464,7 +464,7 @@ def test_libraries_run_without_looplift(
 def test_an_unknown_target_is_refused(imported: Callable[..., Imported]) -> None:
     with pytest.raises(looplift.LoopliftError, match="does not know the target 'nonsense'"):
         looplift.compile(imported(PRODUCT).module, "nonsense")
-    with pytest.raises(looplift.LoopliftError, match="'haswel' .*. Perhaps 'haswell' is meant"):
+    with pytest.raises(looplift.LoopliftError, match="Perhaps 'haswell' is meant"):
         looplift.compile(imported(PRODUCT).module, {"kind": "llvm", "mcpu": "haswel"})
     with pytest.raises(looplift.LoopliftError, match="takes an IRModule, not str"):
         looplift.compile("model.onnx")
