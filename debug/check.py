@@ -60,6 +60,11 @@ class Column:
     problem: str = ""
     """Why it does not run at all."""
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the operators are known: of a model that is not imported they are not."""
+        return bool(self.operators) and not self.problem
+
 
 @dataclass
 class RunComparison:
@@ -242,7 +247,7 @@ def render(checked: CheckResult, title: str) -> list[RenderableType]:
         table.add_column(f"{column.name}\n{column.runtime}", justify="right")
     for name, counts in rows([column.operators for column in checked.columns]):
         cells = zip(checked.columns, counts)
-        table.add_row(name, *("-" if column.problem else str(count) for column, count in cells))
+        table.add_row(name, *(str(count) if c.is_counted else "-" for c, count in cells))
     groups: dict[str, list[RunComparison]] = {}
     for run in checked.runs:
         groups.setdefault(run.label(), []).append(run)

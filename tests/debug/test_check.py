@@ -200,6 +200,15 @@ def test_nothing_to_compare(tmp_path: Path) -> None:
     assert "nothing was compared" in shown(found)
 
 
+def test_a_module_that_was_not_imported_is_not_counted(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>
+    g (float[N] x) => (float[N] y) { e = Exp(x) y = mine.Foo(e) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "own.onnx")
+    found = check(tmp_path / "own.onnx", Settings())
+    assert found.status == 2
+    assert re.search(r"^nodes +2 +2 +- *$", shown(found), re.MULTILINE)
+
+
 def test_json(gated: Path) -> None:
     arguments = ["check", str(gated), "--json", "--no-latency", "--input", "rate=1"]
     result = CliRunner().invoke(app, arguments)
