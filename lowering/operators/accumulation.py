@@ -46,7 +46,7 @@ def _dtype(value: Any) -> str:
     return str(kind.dtype) if isinstance(kind, relax.TensorType) else ""
 
 
-@converts("GlobalAveragePool", "LogSoftmax", "MeanVarianceNormalization", "Softmax")
+@converts("GlobalAveragePool", "LogSoftmax", "LRN", "MeanVarianceNormalization", "Softmax")
 @accumulate_in_float32
 def sum_by_tvm(ctx: ConverterContext) -> Value:
     """Operators whose only defect in TVM is the type they accumulate in."""

@@ -69,6 +69,8 @@ _LOGIC: Mapping[str, Callable[..., Any]] = {
     "Or": np.logical_or,
     "Xor": np.logical_xor,
 }
+_SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+"""The defaults of Selu's attributes."""
 _DROPOUT_RATIO = 0.5
 """The default of Dropout's `ratio`."""
 _BOOL_DROPOUT_MASK = 10
@@ -357,6 +359,13 @@ def sign(ctx: ConverterContext) -> Value:
     return relax.op.minimum(data, relax.const(1, data.ty.dtype))
 
 
+@converts("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh")
+def function(ctx: ConverterContext) -> Value:
+    """Functions that TVM cannot compile for float16, computed in at least float32."""
+    data, dtype = _in_float32(ctx)
+    return ctx.cast(ctx.bb.emit(ctx.by_tvm([data])), dtype)
+
+
 @converts("Elu")
 def elu(ctx: ConverterContext) -> Value:
     """Elu, see https://onnx.ai/onnx/operators/onnx__Elu.html, computed in at least float32."""
@@ -367,6 +376,36 @@ def elu(ctx: ConverterContext) -> Value:
     # In this order, the minimum of NaN and 0 is NaN in TVM.
     grown = relax.op.subtract(relax.op.exp(relax.op.minimum(zero, data)), one)
     result = relax.op.where(relax.op.greater(data, zero), data, relax.op.multiply(alpha, grown))
+    return ctx.cast(ctx.bb.emit(result), dtype)
+
+
+@converts("Selu")
+def selu(ctx: ConverterContext) -> Value:
+    """Selu, see https://onnx.ai/onnx/operators/onnx__Selu.html, computed in at least float32."""
+    data, dtype = _in_float32(ctx)
+    numbers = (0, 1, ctx.attr("alpha", _SELU_ALPHA), ctx.attr("gamma", _SELU_GAMMA))
+    zero, one, alpha, gamma = (relax.const(number, data.ty.dtype) for number in numbers)
+    # In this order, the minimum of NaN and 0 is NaN in TVM.
+    grown = relax.op.subtract(relax.op.exp(relax.op.minimum(zero, data)), one)
+    result = relax.op.where(relax.op.greater(data, zero), data, relax.op.multiply(alpha, grown))
+    return ctx.cast(ctx.bb.emit(relax.op.multiply(gamma, result)), dtype)
+
+
+@converts("Shrink")
+def shrink(ctx: ConverterContext) -> Value:
+    """Shrink, see https://onnx.ai/onnx/operators/onnx__Shrink.html.
+
+    The attributes are floats, so that integers are computed as floats, as in onnxruntime.
+    """
+    data, dtype = ctx.inputs[0], str(ctx.inputs[0].ty.dtype)
+    if "float" not in dtype:
+        data = ctx.cast(data, "float64")
+    limit, bias = ctx.attr("lambd", 0.5), ctx.attr("bias", 0.0)
+    low, high, shift, zero = (
+        relax.const(number, data.ty.dtype) for number in (-limit, limit, bias, 0)
+    )
+    above = relax.op.where(relax.op.greater(data, high), relax.op.subtract(data, shift), zero)
+    result = relax.op.where(relax.op.less(data, low), relax.op.add(data, shift), above)
     return ctx.cast(ctx.bb.emit(result), dtype)
 
 

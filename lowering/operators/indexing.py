@@ -164,7 +164,10 @@ def _by_sorting(ctx: ConverterContext, data: Value, count: Any, axis: int, large
 
 
 def _as_signed(ctx: ConverterContext, data: Value) -> Value:
-    """uint64 data as int64 in the same order; other data unchanged. TVM sorts no uint64."""
+    """Data in the same order, of a type that TVM sorts: no int16, uint16, uint32 and uint64."""
+    wider = {"int16": "int32", "uint16": "int32", "uint32": "int64"}.get(str(data.ty.dtype))
+    if wider is not None:
+        return ctx.cast(data, wider)
     if str(data.ty.dtype) != "uint64":
         return data
 

@@ -24,6 +24,15 @@ def layer_normalization(ctx: ConverterContext) -> Value:
     bb = ctx.bb
     data, scale, *biases = _with_sizes_of_axes(ctx, _trailing_axes(ctx))
     bias = biases[0] if biases else None
+    if str(data.ty.dtype) == "float64":  # TVM has no kernel for it.
+        axes = _trailing_axes(ctx)
+        mean = bb.normalize(relax.op.mean(data, axes, keepdims=True))
+        centred = bb.normalize(relax.op.subtract(data, mean))
+        deviation = _inverse_deviation(ctx, centred, axes)
+        normal = relax.op.multiply(relax.op.multiply(centred, deviation), scale)
+        result = bb.normalize(normal if bias is None else relax.op.add(normal, bias))
+        statistics = [ctx.cast(value, "float32") for value in (mean, deviation)]
+        return relax.Tuple([result, *statistics][: ctx.num_outputs])
     if bias is None and None in map(as_int, dims_of(scale, "scale")):
         bias = bb.normalize(relax.op.zeros_like(scale))  # TVM's converter needs numbers for it.
     normalized = bb.normalize(ctx.by_tvm([data, scale, bias]))

@@ -43,6 +43,8 @@ _SUMS: dict[str, Callable[[str], float]] = {
 _EXTREMES = {"ReduceMax": lowest, "ReduceMin": highest}
 _OF_NO_ELEMENTS = {**_SUMS, **_EXTREMES, "ReduceProd": _one}
 """The reduction of no elements, by the type of the result; as in onnxruntime."""
+_FLOAT_FUNCTIONS = frozenset({"ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
+"""The reductions that TVM has for floats only."""
 _UNCHANGED_ALONE = frozenset({*_EXTREMES, "ReduceMean", "ReduceProd", "ReduceSum"})
 """The reductions that leave a single element as it is."""
 
@@ -62,6 +64,34 @@ def reduce_axes(ctx: ConverterContext) -> Value:
     """Reductions, see https://onnx.ai/onnx/operators/onnx__ReduceSum.html and the others."""
     of_sizes = _reduced_sizes(ctx)
     return _reduce(ctx.derive(inputs=ctx.tensors())) if of_sizes is None else of_sizes
+
+
+_HARDMAX_OF_ONE_AXIS = 13
+"""The opset since which Hardmax takes one axis; before, it takes all from `axis` on as one."""
+
+
+@converts("Hardmax")
+def hardmax(ctx: ConverterContext) -> Value:
+    """Hardmax, see https://onnx.ai/onnx/operators/onnx__Hardmax.html: 1 at the first maximum."""
+    bb, data = ctx.bb, ctx.inputs[0]
+    dims = dims_of(data, "data")
+    is_one_axis = ctx.opset >= _HARDMAX_OF_ONE_AXIS
+    axis = ctx.attr("axis", -1 if is_one_axis else 1) % max(len(dims), 1)
+    if not is_one_axis:
+        parts = (dims[:axis], dims[axis:])
+        rows, columns = (functools.reduce(operator.mul, part, ONE) for part in parts)
+        data, axis = bb.normalize(relax.op.reshape(data, [rows, columns])), 1
+    places = ctx.apply("ArgMax", data, axis=axis, keepdims=1)
+
+    def compute(data: te.Tensor, places: te.Tensor) -> te.Tensor:
+        def element(*index: Any) -> Any:
+            first = places(*index[:axis], 0, *index[axis + 1 :])
+            return tirx.Cast(data.dtype, index[axis].astype("int64") == first)
+
+        return te.compute(data.shape, element, name="hardmax")
+
+    result = ctx.call_te(compute, data, places, name="hardmax")
+    return result if is_one_axis else relax.op.reshape(result, dims)
 
 
 def _reduced_sizes(ctx: ConverterContext) -> Value | None:
@@ -104,6 +134,10 @@ def _reduce(ctx: ConverterContext) -> Value:
         result = reduce_extreme(ctx, data, axes, greatest=greatest, keepdims=keepdims)
     elif ctx.op_type == "ReduceLogSumExp" and axes and is_float:
         result = _log_sum_exp(bb, data, axes, keepdims)
+    elif ctx.op_type in _FLOAT_FUNCTIONS and not is_float:
+        wide = bb.normalize(relax.op.astype(data, "float64"))
+        result = bb.normalize(_reduce(ctx.derive(inputs=[wide, *ctx.inputs[1:]])))
+        return relax.op.astype(result, data.ty.dtype)
     elif ctx.op_type == "ReduceMean" and not is_float:
         result = _integer_mean(bb, data, axes, keepdims)
     else:
