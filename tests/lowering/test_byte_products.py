@@ -64,7 +64,7 @@ def check(text: str, weights: dict[str, Array], sizes: Feeds, target: Any = "nat
 
 @pytest.mark.parametrize(
     ("left", "right", "target"),
-    one_of(2, itertools.product(["uint8", "int8"], ["uint8", "int8"], TARGETS)),
+    one_of(5, itertools.product(["uint8", "int8"], ["uint8", "int8"], TARGETS)),
 )
 def test_matrix_products(left: str, right: str, target: Any) -> None:
     """Of every combination of types, with a depth that words do not divide, and zero points."""
@@ -171,7 +171,7 @@ CONVOLUTIONS: dict[str, tuple[str, str, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "right"), one_of(3, itertools.product(CONVOLUTIONS, ["uint8", "int8"]))
+    ("name", "right"), one_of(5, itertools.product(CONVOLUTIONS, ["uint8", "int8"]))
 )
 def test_convolutions(name: str, right: str) -> None:
     """They are padded with the zero point of the data."""

@@ -77,7 +77,7 @@ def transpositions(text: str, weights: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("channels", "name"), one_of(3, [(c, n) for n in PLANES for c in (40, 16)])
+    ("channels", "name"), one_of(5, [(c, n) for n in PLANES for c in (40, 16)])
 )
 def test_depthwise_convolutions_of_any_plane(channels: int, name: str) -> None:
     taps, attributes = PLANES[name]
@@ -88,7 +88,7 @@ def test_depthwise_convolutions_of_any_plane(channels: int, name: str) -> None:
     check_taken(ChannelsLast(), text, weights, SIZES)
 
 
-@pytest.mark.parametrize("name", one_of(2, SMALL_PLANES))
+@pytest.mark.parametrize("name", one_of(3, SMALL_PLANES))
 def test_small_images(name: str) -> None:
     taps, attributes = SMALL_PLANES[name]
     operators = f"c = Conv <group = 24, {attributes}> (p, f) q = Sigmoid (c)"
@@ -108,7 +108,7 @@ def test_depthwise_convolutions_of_a_line(name: str) -> None:
 ONE_LINE = list(itertools.product([(3, 4), (1, 4), (3, 1), (2, 9)], ["1", "2", "b"]))
 
 
-@pytest.mark.parametrize(("size", "batch"), one_of(4, ONE_LINE))
+@pytest.mark.parametrize(("size", "batch"), one_of(5, ONE_LINE))
 def test_images_of_one_line(size: tuple[int, int], batch: str) -> None:
     operators = """m = MaxPool <kernel_shape = [1, 2], pads = [0, 1, 0, 0]> (p)
         q = Conv <group = 48, pads = [0, 2, 0, 1], kernel_shape = [KERNEL, 3]> (m, g)"""
@@ -123,7 +123,7 @@ POOLING = list(
 )
 
 
-@pytest.mark.parametrize(("channels", "pads", "operator"), one_of(3, POOLING))
+@pytest.mark.parametrize(("channels", "pads", "operator"), one_of(5, POOLING))
 def test_pooling(channels: int, pads: str, operator: str) -> None:
     attributes = f"kernel_shape = [3, 2], {pads}strides = [2, 1]"
     if operator == "AveragePool":
@@ -152,7 +152,7 @@ def test_one_tap_with_a_stride_over_a_line() -> None:
     check(text, {"f": weight(640, 640, 1)}, sizes)
 
 
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", one_of(2, DENSE))
 def test_convolutions(name: str) -> None:
     rule, channels, shape, attributes = DENSE[name]
     activated = f"c = Conv <{attributes}> (p, f, d) q = LeakyRelu (c)"

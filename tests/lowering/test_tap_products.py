@@ -97,7 +97,7 @@ def test_an_image_without_positions(name: str) -> None:
         assert 0 in sizes
 
 
-@pytest.mark.parametrize("target", TARGETS[1:], ids=["AVX2", "SSE"])
+@pytest.mark.parametrize("target", one_of(2, TARGETS[1:]), ids=["AVX2", "SSE"])
 @pytest.mark.parametrize("name", one_of(3, SMALL))
 def test_other_processors(name: str, target: Any) -> None:
     attributes, shape, channels = PLANES[name]
