@@ -167,7 +167,8 @@ class _Emission:
         short = max(_SHORT * (inner.taps - 1) * inner.dilation // inner.stride, MOST_POSITIONS)
         low, high = self._inside
         is_short: Any = tirx.const(False, "bool")
-        if outer is not None and inner.taps > 1:
+        # Between taps far apart, there are many lines that none reads.
+        if outer is not None and inner.taps > 1 and inner.dilation == outer.dilation == 1:
             is_short = tirx.all(length <= short, tirx.any(low > 0, high < length))
         is_short = bound(tirx.Cast("int64", sym.Analyzer().simplify(is_short)))
         self._pitch = bound(extent_of_windows(inner, length) * channels)

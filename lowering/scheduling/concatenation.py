@@ -22,7 +22,15 @@ from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat_views, int64, product
 from .elementwise import is_plain_value
-from .emission import COST_OF_ELEMENT, bound, compute_block, for_lines, pieces, rewritten
+from .emission import (
+    COST_OF_ELEMENT,
+    bound,
+    compute_block,
+    for_lines,
+    is_false,
+    pieces,
+    rewritten,
+)
 from .micro_kernels import call_copy_row, native_tile
 from .nests import (
     Nest,
@@ -92,6 +100,8 @@ def _choice(nest: Nest) -> Any:
         return None
     operands = list(_operands(choice))
     buffers = [getattr(operand, "source", None) for operand in operands]
+    if any(buffer is not None and buffer.same_as(nest.buffer) for buffer in buffers):
+        return None
     if None in buffers or any(str(b.dtype) != "float32" for b in (*buffers, nest.buffer)):
         return None
     value = NestValue(nest, choice)
@@ -276,6 +286,7 @@ def _emit_parts(found: _Parts) -> None:
         found.store.declare()
         sources = flat_views(load.source for load in found.positions)
         zeros = dict.fromkeys(nest.variables, int64(0))
+        nothing = tirx.const(0.0, "float32")
         end = bound(nest.extent(found.column))
         parts = list(_columns_of(found.choice, found.column, int64(0), end))
 
@@ -287,6 +298,17 @@ def _emit_parts(found: _Parts) -> None:
                 def element(k: Any, source: Any = source, start: Any = start) -> Any:
                     return source[start + k]
 
-                found.store.run(here, end - first, element, lanes)
+                count = sym.Analyzer().simplify(end - first)
+                is_short = sym.Analyzer().simplify(count < lanes)
+                in_tail = None
+                if not is_false(is_short):
+                    # Memory may end with the operand.
+                    copy = ib.alloc_buffer((lanes,), "float32")
+                    with ib.If(is_short), ib.Then():
+                        address = tirx.address_of(source[start])
+                        rest = lanes - count
+                        call_copy_row(copy.data, address, 0, count, rest, 1, nothing)
+                    in_tail = partial(element_of, copy, int64(0))
+                found.store.run(here, count, element, lanes, in_tail=in_tail)
 
         for_lines(found.lines, [found.column], nest.extent, COST_OF_ELEMENT, line)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import tvm_ffi
@@ -47,7 +48,7 @@ class ImageKernel:
     gain: Any
     """The nanoseconds that channels last save, an expression of the kernel's sizes."""
 
-    @property
+    @cached_property
     def places(self) -> list[int]:
         """The positions of the parameters that are images."""
         params = enumerate(self.kernel.params)

@@ -223,14 +223,17 @@ class Store:
         element: Callable[[Any], Any],
         lanes: int,
         following: Mapping[Any, Any] | None = None,
+        in_tail: Callable[[Any], Any] | None = None,
     ) -> None:
         """Writes `count` elements that follow each other along the last axis of columns.
 
         `values` are those of the variables at the first element; `element(k)` is the product's
-        element k. `following` are those at the first of elements that are written soon: their cache
-        lines are prefetched.
+        element k. Fewer than `lanes` elements are read as a whole vector, by `in_tail` if given.
+        `following` are those at the first of elements that are written soon: their cache lines are
+        prefetched.
         """
         store = partial(self._store, values, element, self._stages(lanes))
+        in_tail = element if in_tail is None else in_tail
         count = sym.Analyzer().simplify(count)
         if not self.is_contiguous:
             with ib.serial(count) as offset:
@@ -238,7 +241,7 @@ class Store:
             return
         fills = sym.Analyzer().simplify(count >= int64(lanes))
         if is_false(fills):
-            self._run_tail(values, int64(0), count, element, lanes)
+            self._run_tail(values, int64(0), count, in_tail, lanes)
         elif self.is_in_place:
             # An element that is written twice would be computed from its result.
             whole = bound(tirx.floordiv(count, lanes))
@@ -253,7 +256,7 @@ class Store:
                     self._run_vectors(store, count, lanes, following)
                 if not is_true(fills):
                     with ib.Else():
-                        self._run_tail(values, int64(0), bound(count), element, lanes)
+                        self._run_tail(values, int64(0), bound(count), in_tail, lanes)
 
     def _store(
         self,

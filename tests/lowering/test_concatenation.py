@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+
+import numpy as np
 import pytest
+import tvm
 
 import looplift
 from looplift.lowering.compile import as_target
@@ -11,6 +16,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
 from .comparison import TARGETS, check, taken_by, weight, with_weights
+from .compiled import virtual_machine
 from .kernel_modules import kernels_of
 
 SIZES = [
@@ -90,3 +96,33 @@ def test_many_tensors_become_several_kernels() -> None:
     counts = sorted(len(kernel.params) - 1 for kernel in kernels_of(module))
     assert counts == [3, 6, 32, 32]
     check(text, {}, [{"b": b} for b in (0, 1, 3)])
+
+
+@pytest.mark.parametrize("columns", [1, 5, 15, 17])
+def test_nothing_is_read_beyond_an_operand(columns: int) -> None:
+    """The memory of an operand may end with a page, and the next page may not be readable."""
+    text = """model (float[b, h, w] x, float[b, h, v] z) => (y) {
+        c = Concat <axis = 2> (z, x) y = Relu (c) }"""
+    module = looplift.from_onnx(with_weights(text, {}))
+    main = virtual_machine(looplift.compile(module, "native"))["main"]
+    x, z = (np.ones((16, 1, size), np.float32) for size in (columns, 16))
+    page = mmap.PAGESIZE
+    room = -(-x.nbytes // page) * page
+    memory = mmap.mmap(-1, room + page)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + room), page, 0) == 0
+    at_end = np.frombuffer(memory, np.float32, count=room // 4)[-x.size :].reshape(x.shape)
+    at_end[...] = x
+    got = main(tvm.runtime.from_dlpack(at_end), tvm.runtime.tensor(z)).numpy()
+    np.testing.assert_array_equal(got, np.ones((16, 1, columns + 16), np.float32))
+
+
+def test_a_kernel_that_writes_one_of_its_operands_is_left_alone() -> None:
+    kernel = tvm.script.from_source("""@T.prim_func(private=True, s_tir=True)
+def kernel(z: T.Buffer((3, 5), "float32"), y: T.Buffer((3, 23), "float32")) -> None:
+    for i, j in T.grid(3, 23):
+        with T.sblock("y"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            y[vi, vj] = T.if_then_else(18 <= vj, z[vi, vj - 18], y[vi, vj]) * T.float32(2)""")
+    with as_target("native") as target:
+        assert Concatenation().apply(kernel, target, False) is None
