@@ -16,6 +16,7 @@ from typing import Any
 from tvm import ir, sym, tirx
 
 from .affine import Affine, affine, int64
+from .lane_kernels import LOWEST
 from .nests import Nest, depends, loads, substituted
 
 
@@ -119,7 +120,8 @@ def _of_windows(nest: Nest, kind: Any, channels_last: bool) -> SumOfProducts | N
     value = nest.value
     if not isinstance(value, kind) or not nest.reduced or not _is_load_of(value.a, nest.buffer):
         return None
-    if kind is tirx.Add and not _starts_from_zero(nest):
+    starts = _starts_from_zero if kind is tirx.Add else _starts_from_lowest
+    if not starts(nest):
         return None
     element = value.b
     if not isinstance(element, ir.TensorLoad) or element.source.same_as(nest.buffer):
@@ -223,6 +225,12 @@ def _factors(nest: Nest, load_of: Callable[[Any], Any]) -> list[Any] | None:
         return None
     factors = [load_of(products[0].a), load_of(products[0].b)]
     return factors if None not in factors and len(loads(products[0])) == 2 else None
+
+
+def _starts_from_lowest(nest: Nest) -> bool:
+    """Whether a maximum starts from no more than the least finite number."""
+    value = getattr(nest.block.init, "value", None)
+    return isinstance(value, tirx.FloatImm) and float(value) <= LOWEST
 
 
 def _starts_from_zero(nest: Nest) -> bool:

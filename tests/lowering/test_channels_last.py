@@ -280,3 +280,17 @@ def test_a_forbidden_label_is_never_chosen() -> None:
     costs.if_true_and_false("a", "b", UNLIMITED)
     costs.if_true("b", UNLIMITED)
     assert costs.cheapest() == set()
+
+
+@pytest.mark.parametrize(("start", "is_taken"), [("-3.4028234663852886e38", True), ("0", False)])
+def test_a_maximum_starts_from_the_lowest_number(start: str, is_taken: bool) -> None:
+    kernel = tvm.script.from_source(f"""@T.prim_func(private=True, s_tir=True)
+def kernel(x: T.Buffer((1, 6, 7, 32), "float32"), y: T.Buffer((1, 4, 5, 32), "float32")) -> None:
+    for n, h, w, c, i, j in T.grid(1, 4, 5, 32, 3, 3):
+        with T.sblock("maximum"):
+            vn, vh, vw, vc, vi, vj = T.axis.remap("SSSSRR", [n, h, w, c, i, j])
+            with T.init():
+                y[vn, vh, vw, vc] = T.float32({start})
+            y[vn, vh, vw, vc] = T.max(y[vn, vh, vw, vc], x[vn, vh + vi, vw + vj, vc])""")
+    with as_target("native") as target:
+        assert (ChannelsLast().apply(kernel, target, False) is not None) == is_taken
