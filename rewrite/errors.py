@@ -81,11 +81,13 @@ def error_text(error: BaseException) -> str:
 def summary_line(error: Exception) -> str:
     """The message of a library's error in one line; its type if it has no message.
 
-    Skips the native backtrace that TVM puts first.
+    Skips the native backtrace that TVM puts first. A line that ends with a colon takes the next one
+    along.
     """
     lines = (line.strip() for line in str(error).splitlines())
     messages = (line for line in lines if line and not line.startswith(("File ", "Traceback")))
-    return next(messages, type(error).__name__)
+    summary = next(messages, type(error).__name__)
+    return f"{summary} {next(messages, '')}".rstrip() if summary.endswith(":") else summary
 
 
 def _rebuilt(kind: type[LoopliftError], what: str, where: str, remedy: str) -> LoopliftError:

@@ -7,6 +7,8 @@ slowly, but without a copy to the host.
 from __future__ import annotations
 
 import functools
+import math
+import struct
 from typing import Any
 
 import tvm
@@ -190,6 +192,50 @@ def branch_for_selects(module: tvm.IRModule) -> tvm.IRModule:
             body = tvm_ffi.structural_map(kernel.body, (tirx.Select, branch), order="post")
             module[variable] = kernel.with_body(body)
     return module
+
+
+def spell_out_arithmetic(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with arithmetic that CUDA C++ computes as Relax does.
+
+    C++ computes what has integers of less than 32 bits in 32 bits: a sum of bytes that is divided
+    or compared would not have wrapped around. TVM 0.27 prints constants in float64 with 15 decimal
+    places, which leaves nothing of 1e-16.
+    """
+    if tvm.target.Target.current().kind.name != "cuda":
+        return module
+    callbacks = [
+        ((tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot), _wrapped_around),
+        (tirx.FloatImm, _exact_constant),
+    ]
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc):
+            body = tvm_ffi.structural_map(kernel.body, callbacks, order="post")
+            module[variable] = kernel.with_body(body)
+    return module
+
+
+_IN_32_BITS = {"int8": "int32", "int16": "int32", "uint8": "uint32", "uint16": "uint32"}
+
+
+def _wrapped_around(operation: Any) -> Any:
+    """The operation in 32 bits, converted to its own type."""
+    wide = _IN_32_BITS.get(str(operation.ty.dtype))
+    if wide is None:
+        return operation
+    operands = [tirx.Cast(wide, operation.a)]
+    if not isinstance(operation, tirx.BitwiseNot):
+        operands.append(tirx.Cast(wide, operation.b))
+    return tirx.Cast(operation.ty.dtype, type(operation)(*operands))
+
+
+def _exact_constant(constant: tirx.FloatImm) -> Any:
+    """The constant, from its bits if its 15 decimal places are another number."""
+    value = float(constant.value)
+    is_printed_exactly = not math.isfinite(value) or float(f"{value:.15f}") == value
+    if str(constant.ty.dtype) != "float64" or is_printed_exactly:
+        return constant
+    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    return tirx.reinterpret("float64", tirx.const(bits, "int64"))
 
 
 def skip_empty_grids(module: tvm.IRModule) -> tvm.IRModule:

@@ -52,6 +52,7 @@ from .gpu import (
     replace_fast_intrinsics,
     schedule_for_gpu,
     skip_empty_grids,
+    spell_out_arithmetic,
     sum_along_last_axis,
 )
 from .image_layout import choose_image_layouts
@@ -210,6 +211,7 @@ def _for_gpu(target: tvm.target.Target) -> Any:
             _module_pass(bind_to_one_thread),
             _module_pass(replace_fast_intrinsics),
             _module_pass(branch_for_selects),
+            _module_pass(spell_out_arithmetic),
             _module_pass(skip_empty_grids),
             passes.ToNonDataflow(),
             passes.RemovePurityChecking(),

@@ -115,7 +115,24 @@ product (float[b, t, n] x, float[b, n, 32] y, float[b, t, 32] z)
     back = Constant <value_ints = [-1]> ()
     turned = Slice (sum, first, last, columns, back)
 }"""
+ARITHMETIC = """
+<ir_version: 8, opset_import: ["" : 17]>
+arithmetic (uint8[n] a, uint8[n] b, double[n] x, float16[n] h)
+    => (uint8[n] half, bool[n] is_less, double[n] y, int64[1, m] positions)
+{
+    one = Constant <value: tensor = uint8[1] one {1}> ()
+    sum = Add (a, b)
+    half = BitShift <direction = "RIGHT"> (sum, one)
+    double = BitShift <direction = "LEFT"> (a, one)
+    is_less = Less (double, b)
+    small = Constant <value: tensor = double small {1e-18}> ()
+    large = Constant <value: tensor = double large {1e18}> ()
+    scaled = Mul (x, small)
+    y = Mul (scaled, large)
+    positions = NonZero (h)
+}"""
 MODELS = {
+    "arithmetic": ARITHMETIC,
     "counted": COUNTED,
     "conditional": CONDITIONAL,
     "scan": SYMBOLIC,
@@ -131,6 +148,12 @@ MODELS = {
     "product of no columns": PRODUCT,
 }
 FEEDS: dict[str, Feed] = {
+    "arithmetic": {
+        "a": np.array([200, 255, 1], np.uint8),
+        "b": np.array([100, 255, 2], np.uint8),
+        "x": np.array([1, -2.5, 3]),
+        "h": np.array([-0.0, 6e-8, np.nan], np.float16),
+    },
     "counted": {"n": np.array(5), "a": weight(3), "b": weight(3)},
     "conditional": {"n": np.array(9), "start": np.array(True), "s0": np.array(3, np.float32)},
     "scan": {"xs": weight(7, 2, 4), "s0": weight(2, 4), "w": weight(4, 4)},
@@ -258,6 +281,17 @@ def test_no_value_is_selected_by_a_vector() -> None:
     text = "".join(kernel.script() for kernel in lowered.functions.values())
     assert "T.vectorized" in text
     assert "T.Select" not in text
+
+
+def test_bytes_wrap_around_and_constants_keep_their_digits() -> None:
+    """C++ would compute with integers of 32 bits, and TVM prints 15 decimal places."""
+    with gpu():
+        lowered = relax.get_pipeline("looplift")(imported(parse(ARITHMETIC)))
+    text = "".join(kernel.script() for kernel in lowered.functions.values())
+    assert 'T.Cast("uint8", T.Cast("uint32", a[v0]) + T.Cast("uint32", b[v0]))' in text
+    assert 'T.Cast("uint8", T.Cast("uint32", a[v0]) << T.Cast("uint32", ' in text
+    assert 'T.reinterpret("float64", ' in text
+    assert "T.float64(1000000000000000000" in text
 
 
 def test_a_kernel_without_results_does_nothing() -> None:
