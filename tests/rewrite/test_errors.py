@@ -1,0 +1,24 @@
+"""How errors of libraries are quoted."""
+
+from __future__ import annotations
+
+import pytest
+
+from looplift.rewrite.errors import summary_line
+
+
+@pytest.mark.parametrize(
+    ("message", "summary"),
+    [
+        ("a size is negative\nmore", "a size is negative"),
+        ("", "RuntimeError"),
+        ('Traceback (most recent call last):\n  File "x.cc", line 1\nno memory', "no memory"),
+        (
+            "compilation failed:\n\n  x.cu(3): error: no such type\n",
+            "compilation failed: x.cu(3): error: no such type",
+        ),
+        ("compilation failed:\n", "compilation failed:"),
+    ],
+)
+def test_a_message_in_one_line(message: str, summary: str) -> None:
+    assert summary_line(RuntimeError(message)) == summary
