@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +19,7 @@ from .bodies import Body, Step, place
 from .constants import array, constant
 from .failures import failure
 from .forms import RECURRENT, Form
+from .identifiers import identifier
 from .operators import Accepts, ConverterContext, find
 from .ranks import Ranks
 from .scope import Frame, Scope
@@ -107,7 +107,7 @@ class Emitter:
         private: bool = True,
     ) -> EmittedFunction:
         """Emit a graph as a function of the module; `values` are those that it sees."""
-        with building_function(self.bb, identifier(name), params, private=private):
+        with building_function(self.bb, identifier(name, "f"), params, private=private):
             scope = Scope(self.bb, self.facts)
             seen = {tensor: self._entered(value) for tensor, value in values.items()}
             outputs = self.emit_body(scope, body, seen)
@@ -227,12 +227,6 @@ def _gives_one_value(domain: str, op_type: str) -> bool:
     except onnx.defs.SchemaError:
         return False
     return most == 1
-
-
-def identifier(name: str) -> str:
-    """A name that Relax's text form takes."""
-    cleaned = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return cleaned if cleaned[:1].isalpha() else f"f{cleaned}"
 
 
 def _need_required_inputs(node: Node, opset: int) -> None:

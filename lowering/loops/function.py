@@ -28,7 +28,8 @@ from ...rewrite.errors import UnsupportedError
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import declared_shape
 from ..closure import Closure
-from ..emitter import Emitter, identifier
+from ..emitter import Emitter
+from ..identifiers import identifier
 from ..join import unpack
 from ..kinds import Kind, Misfit, check_fit, kind_of
 from ..scalars import scalar
@@ -93,7 +94,7 @@ class _Loop:
         self._emitter = emitter
         self._bb = emitter.bb
         self._op_type = op_type
-        self._name = identifier(plan.name)
+        self._name = identifier(plan.name, "f")
         self._trip_count = _known_int(plan.limit)
         roles: dict[Any, Value] = {}
         if plan.limit is not None and self._trip_count is None:
@@ -213,7 +214,7 @@ class _Loop:
         types = [kind for kind in (*self._kinds, *slices) if not isinstance(kind, Element)]
         closure = Closure(plan.captured, types)
         reads_iteration = plan.iteration in plan.body.last_use
-        number = relax.Var((plan.iteration and plan.iteration.name) or ITERATION_NUMBER, _COUNT)
+        number = relax.Var(_variable(plan.iteration.name if plan.iteration else ""), _COUNT)
         carried_values = [
             self._carried_value(carried.input.name, kind, index, closure)
             for index, (carried, kind) in enumerate(
@@ -224,7 +225,7 @@ class _Loop:
             name = carried.input.name
             self._emitter.ranks.note_carried(name, value, carried.initial, plan.place)
         parts = [
-            relax.Var(scan_input.slice.name, closure.inner_type(kind))
+            relax.Var(_variable(scan_input.slice.name), closure.inner_type(kind))
             for scan_input, kind in zip(plan.scan_inputs, slices, strict=True)
         ]
         params = [*([number] if reads_iteration else []), *map(_leaf, carried_values), *parts]
@@ -266,8 +267,8 @@ class _Loop:
     def _carried_value(self, name: str, kind: Kind, index: int, closure: Closure) -> Value:
         if isinstance(kind, Element):
             is_owned = self._plan.accumulates(index)
-            return ListValue(relax.Var(name, relax.ObjectType()), kind, is_owned)
-        return relax.Var(name, closure.inner_type(kind))
+            return ListValue(relax.Var(_variable(name), relax.ObjectType()), kind, is_owned)
+        return relax.Var(_variable(name), closure.inner_type(kind))
 
     def _shaped(self, tensor: Tensor, value: Any) -> Any:
         """A scalar in the shape that the body declares: [] or [1]."""
@@ -437,11 +438,16 @@ def _param_name(plan: Plan, key: Any) -> str:
     return str((named.input if role == "carried" else named.slice).name)
 
 
+def _variable(name: str) -> str:
+    """The name of the variable for a tensor of the model."""
+    return identifier(name, "v") if name else ITERATION_NUMBER
+
+
 def _like(value: Value, name: str, closure: Closure) -> Value:
     """A parameter for a value."""
     if isinstance(value, ListValue):
-        return ListValue(relax.Var(name, relax.ObjectType()), value.element)
-    return relax.Var(name, closure.inner_type(value.ty))
+        return ListValue(relax.Var(_variable(name), relax.ObjectType()), value.element)
+    return relax.Var(_variable(name), closure.inner_type(value.ty))
 
 
 def _known_int(limit: Value | None) -> int | None:

@@ -15,6 +15,7 @@ from tvm import relax, te, tirx
 
 from ...rewrite.errors import ModelError
 from ..closure import Closure
+from ..identifiers import identifier
 from ..scalars import as_size
 from ..small_kernels import copier, leading, writer
 from ..tvm_onnx import building_function
@@ -126,7 +127,8 @@ class ScanOutputs:
     def _emit_grow(self, closure: Closure) -> Any:
         """The function that copies all buffers to larger ones, and returns capacity and buffers."""
         bb = self.bb
-        with building_function(bb, f"{self.plan.name}_grow", closure.params, private=False):
+        name = f"{identifier(self.plan.name, 'f')}_grow"
+        with building_function(bb, name, closure.params, private=False):
             if self.is_bounded:
                 capacity = closure.values["limit"]
             else:

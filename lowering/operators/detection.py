@@ -25,7 +25,8 @@ _HALF_PIXEL_ROI_ALIGN = 16
 def roi_align(ctx: ConverterContext) -> Value:
     """RoiAlign, see https://onnx.ai/onnx/operators/onnx__RoiAlign.html.
 
-    TVM's converter moves the regions by half a pixel before it scales them, not after.
+    TVM's converter moves the regions by half a pixel before it scales them, not after. TVM's kernel
+    does not write the bins of a region without samples, and gives float32 for float16.
     """
     default = "half_pixel" if ctx.opset >= _HALF_PIXEL_ROI_ALIGN else "output_half_pixel"
     regions, scale = ctx.inputs[1], ctx.attr("spatial_scale", 1.0)
@@ -35,7 +36,24 @@ def roi_align(ctx: ConverterContext) -> Value:
     if is_half_pixel and scale != 1:
         correction = relax.const(0.5 - 0.5 / scale, regions.ty.dtype)
         regions = ctx.bb.normalize(relax.op.add(regions, correction))
-    return ctx.by_tvm([ctx.inputs[0], regions, ctx.inputs[2]])
+    data, dtype = ctx.inputs[0], ctx.inputs[0].ty.dtype
+    if str(dtype) == "float16":
+        data, regions = (
+            ctx.bb.normalize(relax.op.astype(value, "float32")) for value in (data, regions)
+        )
+    means = ctx.bb.normalize(ctx.by_tvm([data, regions, ctx.inputs[2]]))
+    if is_half_pixel and ctx.attr("sampling_ratio", 0) <= 0:
+        zero = relax.const(0, means.ty.dtype)
+        means = ctx.bb.normalize(relax.op.where(_have_an_area(ctx, regions), means, zero))
+    return relax.op.astype(means, dtype) if str(dtype) == "float16" else means
+
+
+def _have_an_area(ctx: ConverterContext, regions: Any) -> Any:
+    """Which regions [k, 4] do, as truth values [k, 1, 1, 1]."""
+    columns = [relax.op.strided_slice(regions, [1], [at], [at + 1]) for at in range(4)]
+    left, top, right, bottom = map(ctx.bb.normalize, columns)
+    has_area = relax.op.logical_and(relax.op.less(left, right), relax.op.less(top, bottom))
+    return relax.op.expand_dims(ctx.bb.normalize(has_area), [2, 3])
 
 
 def _max_roi_align(ctx: ConverterContext, *, is_half_pixel: bool) -> Value:

@@ -18,6 +18,7 @@ from tvm.s_tir import dlight
 from tvm.s_tir.dlight.base import ScheduleRule
 
 from ...rewrite.errors import UnsupportedError
+from ..identifiers import identifier
 from .affine import static_size
 from .math_functions import with_exact_functions
 from .nests import REDUCTION, SPATIAL
@@ -236,6 +237,26 @@ def _exact_constant(constant: tirx.FloatImm) -> Any:
         return constant
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return tirx.reinterpret("float64", tirx.const(bits, "int64"))
+
+
+def name_parameters(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with identifiers as the names of its kernels' parameters.
+
+    They have the names of what they are given, such as a weight called `113`. The C++ code of TVM
+    0.27 declares them by these names.
+    """
+    for variable, kernel in list(module.functions_items()):
+        if isinstance(kernel, tirx.PrimFunc):
+            new = {p: _named(p) for p in kernel.params if p.name != identifier(p.name, "v")}
+            if new:
+                module[variable] = tvm_ffi.structural_map(
+                    kernel, (ir.Var, lambda v, new=new: new.get(v, v)), order="post"
+                )
+    return module
+
+
+def _named(parameter: Any) -> Any:
+    return type(parameter)(identifier(parameter.name, "v"), parameter.ty)
 
 
 def skip_empty_grids(module: tvm.IRModule) -> tvm.IRModule:

@@ -105,6 +105,28 @@ def test_roi_align_scales_regions_before_it_moves_them(
         model.check(random(2, 2, 10, 12), regions[:count], np.array([0, 1, 1])[:count])
 
 
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("double", "avg"), ("float16", "avg"), ("float", "max")]
+)
+def test_the_bins_of_a_region_without_samples_are_zero(
+    imported: Load, kind: str, mode: str
+) -> None:
+    model = imported(
+        f"""
+        g ({kind}[b, 2, h, w] x, {kind}[n, 4] regions, int64[n] entries)
+            => ({kind}[n, 2, 2, 3] y) {{
+            y = RoiAlign <mode = "{mode}", coordinate_transformation_mode = "half_pixel",
+                output_height = 2, output_width = 3> (x, regions, entries)
+        }}"""
+    )
+    dtype = {"double": np.float64, "float16": np.float16, "float": np.float32}[kind]
+    regions = np.array([[0, 0, 9, 9], [4, 4, 4, 4], [7, 6, 3, 2], [0, 5, 6, 5]], dtype)
+    (got,) = model.run(random(2, 2, 10, 12).astype(dtype), regions, np.array([0, 1, 1, 0]))
+    assert got.dtype == dtype
+    assert got[0].all()
+    assert not got[1:].any()
+
+
 @pytest.mark.parametrize("mode", ["half_pixel", "output_half_pixel"])
 def test_roi_align_takes_as_many_samples_as_a_region_needs(imported: Load, mode: str) -> None:
     """With regions outside of the planes, without an area, and of every number of channels."""
