@@ -118,6 +118,9 @@ def non_max_suppression(ctx: ConverterContext) -> Value:
     """
     boxes, scores, limit, overlap, least = (ctx.inputs[slot] for slot in range(5))
     dims, (batches, classes, _) = dims_of(boxes, "boxes"), dims_of(scores, "scores")
+    if limit is not None and ctx.known_elements(limit) is None:
+        # TVM drops such a bound from formulas: it takes every size for one that is not negative.
+        limit = ctx.bb.normalize(relax.op.maximum(limit, relax.const(0, limit.ty.dtype)))
     most = ZERO if limit is None else tirx.max(size_of(ctx, limit), ZERO)
     capacity = batches * classes * tirx.min(most, dims[1])
     if overlap is None:

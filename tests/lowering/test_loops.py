@@ -421,3 +421,17 @@ def test_an_exported_library_runs_without_looplift(stock: Load, tmp_path: Path) 
     library = tmp_path / "loop.so"
     tvm.compile(stock(COUNTED).module, target="llvm").export_library(str(library))
     subprocess.run([sys.executable, "-c", ALONE, str(library)], check=True, cwd=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["20", "in", "x:0", "/h"])
+def test_a_loop_is_printed_as_python(name: str) -> None:
+    """Whatever the model calls the loop and its carried values."""
+    model = parse(COUNTED)
+    loop = model.graph.node[0]
+    loop.name = f"/{name}"
+    body = loop.attribute[0].g
+    body.input[0].name = f"{name}.1"
+    body.input[2].name = name
+    for node in body.node:
+        node.input[:] = [{"s": name, "i": f"{name}.1"}.get(each, each) for each in node.input]
+    compile(looplift.from_onnx(model).script(), "module.py", "exec")

@@ -294,6 +294,23 @@ def test_bytes_wrap_around_and_constants_keep_their_digits() -> None:
     assert "T.float64(1000000000000000000" in text
 
 
+def test_weights_with_any_name_are_parameters_of_kernels() -> None:
+    """C++ declares them by their names."""
+    model = parse(PRODUCT)
+    for node in model.graph.node:
+        node.input[:] = ["113" if name == "y" else name for name in node.input]
+    del model.graph.input[1]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight(2, 7, 32), "113"))
+    module = looplift.from_onnx(model, keep_params_in_input=True)
+    assert "113" in [param.name for param in module["main"].params]
+    with gpu():
+        lowered = relax.get_pipeline("looplift")(module)
+    kernels = [f for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
+    names = {param.name for kernel in kernels for param in kernel.params}
+    assert "v113" in names
+    assert "113" not in names
+
+
 def test_a_kernel_without_results_does_nothing() -> None:
     """Even if it has a tensor of its own, which no schedule for GPUs would take."""
     with gpu():
