@@ -18,11 +18,15 @@ import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 Array = np.ndarray[Any, Any]
-TARGETS = ("native", {"kind": "llvm", "mcpu": "haswell"}, {"kind": "llvm", "mcpu": "x86-64"})
+TARGETS: tuple[Any, ...] = (
+    NATIVE,
+    *({"kind": "llvm", "mcpu": name, "opt-level": 0} for name in ("haswell", "x86-64")),
+)
+"""This processor, AVX2 and SSE, without the optimisations of LLVM."""
 
 
 def weight(*shape: int) -> Array:
@@ -40,7 +44,7 @@ def with_weights(text: str, weights: dict[str, Array]) -> onnx.ModelProto:
 
 
 def check(
-    text: str, weights: dict[str, Array], sizes: Sequence[dict[str, int]], target: Any = "native"
+    text: str, weights: dict[str, Array], sizes: Sequence[dict[str, int]], target: Any = NATIVE
 ) -> None:
     """Compiles a model once and compares it with onnxruntime for several sizes of its inputs."""
     model = with_weights(text, weights)

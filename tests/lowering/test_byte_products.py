@@ -20,7 +20,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
 from .comparison import TARGETS, Array
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 SIZES = (0, 1, 2, 13, 40)
@@ -49,7 +49,7 @@ def model_of(text: str, weights: dict[str, Array]) -> onnx.ModelProto:
     return model
 
 
-def check(text: str, weights: dict[str, Array], sizes: Feeds, target: Any = "native") -> None:
+def check(text: str, weights: dict[str, Array], sizes: Feeds, target: Any = NATIVE) -> None:
     """Compiles a model and compares all bits with onnxruntime's."""
     model = model_of(text, weights)
     machine = virtual_machine(looplift.compile(looplift.from_onnx(model), target))
@@ -93,7 +93,7 @@ def test_products_of_stacks_that_are_no_constants(left: str) -> None:
 def test_a_sum_of_no_products_is_zero() -> None:
     """onnxruntime returns memory that nothing wrote."""
     text = "model (uint8[m, k] x, int8[k, n] w) => (int32[m, n] y) { y = MatMulInteger (x, w) }"
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model_of(text, {})), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model_of(text, {})), NATIVE))
     empty = (np.zeros((5, 0), np.uint8), np.zeros((0, 3), np.int8))
     got = machine["main"](*map(tvm.runtime.tensor, empty)).numpy()
     np.testing.assert_array_equal(got, np.zeros((5, 3), np.int32))

@@ -13,7 +13,7 @@ from looplift.lowering.scheduling.channel_lanes import ChannelLanes
 
 from ..samples import one_of
 from .comparison import TARGETS, check, taken_by, weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 
 PLANES: dict[str, tuple[tuple[int, int], str]] = {
     "small": ((5, 5), "pads = [2, 2, 2, 2]"),
@@ -85,7 +85,7 @@ def test_an_image_without_positions() -> None:
         "model (float[1, 16, h, w] x) => (y) { y = Conv <group = 16, pads = [1, 0, 1, 0]> (x, f) }"
     )
     model = looplift.from_onnx(with_weights(text, {"f": weight(16, 1, 3, 2)}))
-    machine = virtual_machine(looplift.compile(model, "native"))
+    machine = virtual_machine(looplift.compile(model, NATIVE))
     for height, width in ((0, 400), (5, 1), (0, 1)):
         x = tvm.runtime.tensor(np.zeros((1, 16, height, width), np.float32))
         sizes = machine["main"](x).numpy().shape

@@ -27,7 +27,7 @@ from looplift.lowering.scheduling.winograd import Winograd
 
 from ..samples import one_of
 from .comparison import TARGETS, check, taken_by, weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .test_channel_lanes import LINES, PLANES, SIZES, SMALL, SMALL_PLANES
 
 SMALL_SIZES = [{"b": b, "h": h, "w": w} for b in (1, 2) for h, w in SMALL]
@@ -138,7 +138,7 @@ def test_maxima_of_infinities() -> None:
     operators = "q = MaxPool <kernel_shape = [3, 3]> (p)"
     text = f"model (float[b, h, w, 32] x) => (y) {{ {between_transpositions(4, operators)} }}"
     model = with_weights(text, {})
-    run = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))["main"]
+    run = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))["main"]
     x = np.full((1, 5, 9, 32), -np.inf, np.float32)
     x[0, 4, 8, 3] = 1
     want = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]

@@ -16,7 +16,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
 from .comparison import TARGETS, check, taken_by, weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .kernel_modules import kernels_of
 
 SIZES = [
@@ -104,7 +104,7 @@ def test_nothing_is_read_beyond_an_operand(columns: int) -> None:
     text = """model (float[b, h, w] x, float[b, h, v] z) => (y) {
         c = Concat <axis = 2> (z, x) y = Relu (c) }"""
     module = looplift.from_onnx(with_weights(text, {}))
-    main = virtual_machine(looplift.compile(module, "native"))["main"]
+    main = virtual_machine(looplift.compile(module, NATIVE))["main"]
     x, z = (np.ones((16, 1, size), np.float32) for size in (columns, 16))
     page = mmap.PAGESIZE
     room = -(-x.nbytes // page) * page

@@ -36,7 +36,7 @@ from .comparison import (
     weight,
     with_weights,
 )
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 ROWS = [{"n": n} for n in (0, 1, 7, 12, 64, 101)]
@@ -151,7 +151,7 @@ def test_a_window_longer_than_the_input_gives_no_positions(group: int) -> None:
         f"model (float[n, 8, l] x) => (y) {{ y = Conv <group = {group}> (x, w) }}",
         {"w": weight(8, 8 // group, 5)},
     )
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     for length in (4, 5):
         found = machine["main"](tvm.runtime.tensor(np.ones((2, 8, length), np.float32)))
         assert found.numpy().shape == (2, 8, length - 4)
@@ -283,7 +283,7 @@ def test_infinities_do_not_spread_beyond_what_reads_them() -> None:
     weights = {"f": weight(40, 32, 3, 3)}
     assert taken_by(Winograd(), text, weights)
     model = with_weights(text, weights)
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for height, width in ((7, 8), (40, 40), (2, 200)):
         for special in (np.inf, -np.inf, np.nan, 3e38):
@@ -338,7 +338,7 @@ def test_results_without_elements(given: list[int], node: str, shape: tuple[int,
     """Onnxruntime refuses some of them."""
     text = f"model (float{given} x) => (y) {{ y = {node} }}"
     model = with_weights(text, {"f": weight(16, 1, 3, 3), "w": weight(16, 33)})
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     assert machine["main"](tvm.runtime.tensor(np.zeros(given, np.float32))).numpy().shape == shape
 
 
@@ -635,7 +635,7 @@ def test_another_run_has_no_influence() -> None:
     """The last chunk has fewer lines than the first. An earlier run leaves NaN in scratch memory."""
     text = "model (float[1, 64, h, 34] x) => (y) { y = Conv <pads = [1, 1, 1, 1]> (x, f) }"
     model = with_weights(text, {"f": weight(64, 64, 3, 3)})
-    run = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))["main"]
+    run = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))["main"]
     x = np.random.default_rng(0).standard_normal((1, 64, 34, 34)).astype(np.float32)
     configure = tvm.get_global_func("runtime.config_threadpool")
     configure(1, 2)

@@ -9,7 +9,7 @@ import tvm
 
 import looplift
 
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 OPERATORS = {
@@ -27,7 +27,7 @@ def test_operators_of_integers(name: str, size: int) -> None:
     """Of fewer elements than a vector has, as many, and more."""
     model = parse(f"""<ir_version: 8, opset_import: ["" : 18]>
         model (int32[n] x, int32[n] y) => (int32[n] z) {{ {OPERATORS[name]} }}""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     x, y = np.arange(size, dtype=np.int32), np.full(size, 7, np.int32)
     (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x, "y": y})
     got = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y)).numpy()
@@ -38,7 +38,7 @@ def test_a_product_that_is_divided() -> None:
     model = parse("""<ir_version: 8, opset_import: ["" : 18]>
         model (uint8[m, 8] x, int8[8, 3] w, int32[m, 3] y) => (int32[m, 3] z) {
             p = MatMulInteger (x, w) z = Div (p, y) }""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for rows in (1, 5, 13):
         feed = {
@@ -55,7 +55,7 @@ def test_a_product_that_divides() -> None:
     model = parse("""<ir_version: 8, opset_import: ["" : 18]>
         model (uint8[m, 8] x, int8[8, n] w, int32[m, n] y) => (int32[m, n] z) {
             p = MatMulInteger (x, w) z = Div (y, p) }""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     for columns in (3, 17):
         x, w = np.full((5, 8), 2, np.uint8), np.full((8, columns), 1, np.int8)
         y = np.full((5, columns), 100, np.int32)
@@ -69,7 +69,7 @@ def test_quotients_that_overflow(dtype: str) -> None:
     model = parse(f"""<ir_version: 8, opset_import: ["" : 18]>
         model ({dtype}[n] x, {dtype}[n] y) => ({dtype}[n] q, {dtype}[n] r) {{
             q = Div (x, y) r = Mod (x, y) }}""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     least = np.iinfo(dtype).min
     x, y = np.array([least, 5, -7], dtype), np.array([-1, 2, 3], dtype)
     quotients, rests = (each.numpy() for each in machine["main"](*map(tvm.runtime.tensor, (x, y))))

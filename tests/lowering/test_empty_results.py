@@ -16,7 +16,7 @@ from looplift.lowering.scheduling.pipeline import RULES, lower_to_kernels
 
 from ..samples import one_of
 from .comparison import weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 
 MODELS = {
     "convolution": ("b, 3, t", "Conv (x, f)", (16, 3, 3), 2),
@@ -43,7 +43,7 @@ def _model(name: str) -> Any:
 @pytest.mark.parametrize("name", one_of(3, MODELS))
 def test_empty_results(name: str) -> None:
     shape, *_, size = MODELS[name]
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(_model(name)), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(_model(name)), NATIVE))
     for batch, given in ((1, size), (2, size), (0, size + 4)):
         sizes = {"b": batch, "t": given}
         x = np.ones([sizes[n] if n in sizes else int(n) for n in shape.split(", ")], np.float32)

@@ -18,7 +18,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
 from .comparison import TARGETS
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 
@@ -78,7 +78,7 @@ def test_kernels(strides: tuple[int, ...], first: tuple[int, ...], target: Any) 
 
 
 def test_lines_without_a_whole_cell() -> None:
-    machine = virtual_machine(looplift.compile(_module((4,), (3,)), "native"))
+    machine = virtual_machine(looplift.compile(_module((4,), (3,)), NATIVE))
     at_zero, elsewhere = np.array([[[1]], [[2]]], np.float32)
     got = machine["main"](tvm.runtime.tensor(at_zero), tvm.runtime.tensor(elsewhere)).numpy()
     np.testing.assert_array_equal(got, [[-2.0]])
@@ -86,7 +86,7 @@ def test_lines_without_a_whole_cell() -> None:
 
 @pytest.mark.parametrize("dtype", ["float64", "int64", "int8"])
 def test_other_types(dtype: str) -> None:
-    machine = virtual_machine(looplift.compile(_module((2,), (1,), dtype), "native"))
+    machine = virtual_machine(looplift.compile(_module((2,), (1,), dtype), NATIVE))
     at_zero, elsewhere = np.arange(120).reshape(2, 1, 60).astype(dtype)
     got = machine["main"](tvm.runtime.tensor(at_zero), tvm.runtime.tensor(elsewhere)).numpy()
     np.testing.assert_array_equal(got, _expected(at_zero, elsewhere, (2,), (1,)))
@@ -140,6 +140,6 @@ def test_a_kernel_that_writes_what_it_reads_computes_each_element_once() -> None
 def test_a_negative_divisor_is_no_period() -> None:
     model = parse("""m (float[n] x) => (int64[n] y) <int64 o = {0}, int64 l = {1}, int64 d = {-3}> {
         s = Shape (x) z = Squeeze (s) r = Range (o, z, l) y = Mod (r, d) }""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     got = machine["main"](tvm.runtime.tensor(np.ones(7, np.float32))).numpy()
     np.testing.assert_array_equal(got, np.arange(7) % -3)

@@ -20,7 +20,7 @@ from looplift.lowering.scheduling.emission import WRITTEN_BY_RULE
 from looplift.lowering.scheduling.kernel_merging import merge_kernels
 from looplift.lowering.scheduling.nests import substituted
 
-from .compiled import Array, virtual_machine
+from .compiled import NATIVE, Array, virtual_machine
 from .conftest import parse
 from .kernel_modules import calls_of, kernel_of, kernels_of, module_of, results_of
 
@@ -55,7 +55,7 @@ def test_convolutions_share_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pipeline, "merge_kernels", record)
     model = _model(CONVOLUTIONS, WEIGHTS)
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     before, after = kernels
     assert len(before) == 4
     assert len(after) == 2
@@ -216,7 +216,7 @@ def test_a_dilation_does_not_matter_for_a_single_tap() -> None:
     text = """g (float[n, 8, l] x) => (float[n, 8, l] y) {
         a = Conv <dilations = [1]> (x, f) y = Conv <dilations = [2]> (a, g) }"""
     model = _model(text, {"f": (8, 8, 1), "g": (8, 8, 1)})
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     x = np.random.default_rng(1).standard_normal((2, 8, 5)).astype(np.float32)
     (right,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     found = machine["main"](tvm.runtime.tensor(x)).numpy()

@@ -20,7 +20,7 @@ from looplift.lowering.scheduling import launches
 from looplift.lowering.scheduling.compaction import COMPACTED
 
 from ..samples import one_of
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 TWO_LOOPS = """g (float[n, 256] x, float[h, 64, 64] z) => (float[n, 512] y, float[h, 64, 64] s) {
@@ -134,7 +134,7 @@ def test_results_do_not_depend_on_pauses(is_paused: bool, monkeypatch: pytest.Mo
         assert constant != launches.POLICY
         monkeypatch.setattr(launches, "POLICY", constant)
     model = _model()
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     rng = np.random.default_rng(1)
     for rows, heads in ((0, 0), (1, 1), (7, 3), (1000, 96)):

@@ -20,7 +20,7 @@ from looplift.lowering.scheduling.pooling import Pooling
 
 from ..samples import one_of
 from .comparison import TARGETS, check, taken_by
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 WINDOWS = {
@@ -185,7 +185,7 @@ def test_maxima_of_infinities() -> None:
     text = """model (float[1, 3, h, w] x) => (float[?, ?, ?, ?] y) {
         y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x) }"""
     assert taken_by(Pooling(), text, {})
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(parse(text)), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(parse(text)), NATIVE))
     x = np.random.default_rng(0).standard_normal((1, 3, 6, 40)).astype(np.float32)
     x[0, 0, 0, 0], x[0, 1, 3, 17], x[0, 2, 5, 39] = np.inf, -np.inf, np.inf
     x[0, 1, 1, 1:4] = -np.inf

@@ -15,7 +15,7 @@ from looplift.testing import assert_fires, assert_spares, near_misses
 from ..equivalence import ops
 from ..samples import one_of
 from .comparison import Array
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 from .test_byte_products import bytes_of, random
 
@@ -93,7 +93,7 @@ def test_products_are_those_of_the_dequantised_tensors(name: str) -> None:
     )
     module = looplift.from_onnx(model)
     assert "int32" in module.script()
-    machine = virtual_machine(looplift.compile(module, "native"))
+    machine = virtual_machine(looplift.compile(module, NATIVE))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     # onnxruntime does not convolve images of no lines.
     for size in (1, 2, 13) if "Conv" in text else (0, 1, 2, 13):

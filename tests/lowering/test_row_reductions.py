@@ -12,7 +12,7 @@ import looplift
 from looplift.lowering.scheduling.reduction import RowReduction
 
 from .comparison import TARGETS, check, taken_by, vector_statements
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 CASES = {
@@ -130,7 +130,7 @@ def test_empty_rows(op_type: str, of_no_elements: float) -> None:
     text = f"""model (float[b, 2, n] x) => (float[b, 2, 1] y) {{
         l = Constant <value_ints = [-1]> () y = {op_type} (x, l) }}"""
     model = parse(f'<ir_version: 9, opset_import: ["" : 19]> {text}')
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     for shape in ((2, 2, 0), (0, 2, 5), (0, 2, 0)):
         got = machine["main"](tvm.runtime.tensor(np.ones(shape, np.float32))).numpy()
         want = np.full((shape[0], 2, 1), of_no_elements, np.float32)
@@ -141,7 +141,7 @@ def test_empty_rows(op_type: str, of_no_elements: float) -> None:
 def test_an_extreme_of_elements_with_nan_is_nan(op_type: str) -> None:
     """Wherever the NaN is: onnxruntime returns NaN or another element, depending on the place."""
     model = parse(f"model (float[n] x) => (float[1] y) {{ y = {op_type} <axes = [0]> (x) }}")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     for length in (1, 3, 16, 70, 150):
         for place in {0, length // 2, length - 1}:
             x = np.arange(length, dtype=np.float32)
@@ -152,7 +152,7 @@ def test_an_extreme_of_elements_with_nan_is_nan(op_type: str) -> None:
 def test_a_softmax_of_float64_after_another_operator() -> None:
     model = parse("""model (double[b, 2, n] x) => (double[b, 2, n] y) {
         s = Neg (x) y = Softmax <axis = -1> (s) }""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     for b, n in ((1, 1), (3, 7), (2, 40), (0, 3)):
         x = np.random.default_rng(0).standard_normal((b, 2, n))
         powers = np.exp(-x)

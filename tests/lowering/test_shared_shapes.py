@@ -14,7 +14,7 @@ from tvm import relax
 import looplift
 from looplift.lowering.scheduling.shared_shapes import share_shapes
 
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 # Reductions along the last axis stay kernels of their own, so each `Softmax` allocates a tensor.
@@ -52,7 +52,7 @@ def test_tensors_of_one_shape_share_it() -> None:
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_branch_does_not_need_the_shapes_of_the_other(flag: bool) -> None:
     model = parse(BRANCHES)
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for rows in (0, 1, 3):
         x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)

@@ -13,13 +13,13 @@ import looplift
 
 from ..samples import one_of
 from .comparison import weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 
 def _machine(text: str, **weights: Any) -> Any:
     model = with_weights(text, weights)
-    return virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    return virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
 
 
 def _run(machine: Any, *shape: int) -> Any:
@@ -64,7 +64,7 @@ def test_a_branch_that_does_not_run_may_need_a_larger_input() -> None:
             then_branch = t () => (float[1, 3, k] p) { p = Conv (x, f) },
             else_branch = e () => (float[1, 3, k] q) { q = Relu (x) }> }""")
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight(3, 3, 5), "f"))
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     x = tvm.runtime.tensor(np.ones((1, 3, 2), np.float32))
     chosen = machine["main"](x, tvm.runtime.tensor(np.array(False)))
     assert chosen.shape == (1, 3, 2)

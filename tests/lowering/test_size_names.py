@@ -10,7 +10,7 @@ from tvm import relax, sym, tirx
 import looplift
 from looplift.lowering.scheduling.size_names import name_kernel_sizes
 
-from .compiled import compile_quickly, virtual_machine
+from .compiled import NATIVE, compile_quickly, virtual_machine
 from .kernel_modules import calls_of, kernels_of
 
 
@@ -76,7 +76,7 @@ def test_a_size_that_a_caller_writes_in_two_ways(width: int) -> None:
             )
             y = bb.emit_output(relax.op.add(few, bb.emit(relax.op.tanh(many))))
         bb.emit_func_output(y)
-    machine = virtual_machine(looplift.compile(bb.get(), "native"))
+    machine = virtual_machine(looplift.compile(bb.get(), NATIVE))
     for length in (width, width + 1, 3 * width):
         given = np.random.default_rng(0).standard_normal((2, 4, length)).astype(np.float32)
         starts = range(0, length - width + 1, 8)

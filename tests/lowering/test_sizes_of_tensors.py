@@ -17,6 +17,8 @@ from looplift.lowering.derived_sizes import DerivedSizes
 from looplift.lowering.operators import Accepts, find
 from looplift.rewrite.storage.model import read_model
 
+from .compiled import NATIVE, virtual_machine
+
 N = tirx.Var("n", "int64")
 M = tirx.Var("m", "int64")
 
@@ -125,7 +127,7 @@ def test_a_long_size_gets_a_symbol() -> None:
     script = module["main"].script()
     assert 'R.Tensor((1, 1, size), dtype="float32") = R.add' in script
     assert "T.Select" not in script
-    main = relax.VirtualMachine(looplift.compile(module), tvm.cpu())["main"]
+    main = virtual_machine(looplift.compile(module, NATIVE))["main"]
     session = onnxruntime.InferenceSession(model.SerializeToString())
     for length in (27, 60):
         x = np.random.default_rng(0).standard_normal((1, 1, length)).astype(np.float32)

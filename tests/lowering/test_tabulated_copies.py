@@ -19,7 +19,7 @@ from looplift.lowering.scheduling.tabulated_copies import TabulatedCopy
 
 from ..samples import one_of
 from .comparison import TARGETS
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
 NEAREST = 'mode = "nearest", coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"'
@@ -76,7 +76,7 @@ def test_the_rule_takes_them(name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 5), (2, 3, 0)])
 def test_nothing_is_copied_of_an_empty_tensor(shape: tuple[int, ...]) -> None:
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model_of("tiled")), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model_of("tiled")), NATIVE))
     got = machine["main"](tvm.runtime.tensor(np.zeros(shape, np.float32)))
     assert got.shape == (2 * shape[0], shape[1], 3 * shape[2])
 
@@ -115,7 +115,7 @@ def _expansion() -> Any:
         schedules = [TabulatedCopy().apply(kernel, target, False) for kernel in kernels]
     scripts = [schedule.mod.script() for schedule in schedules if schedule is not None]
     assert any("looplift_copy_row" in script for script in scripts)
-    return virtual_machine(looplift.compile(module, "native"))
+    return virtual_machine(looplift.compile(module, NATIVE))
 
 
 def test_gathered_lines_are_left_alone() -> None:
@@ -134,7 +134,7 @@ def test_padding_that_is_larger_than_the_data(mode: Any, shape: str) -> None:
     model = parse(f"""<ir_version: 9, opset_import: ["" : 19]>
         model (float[{shape}] x) => (float[m] y) <int64[2] p = {{8, 13}}> {{
             y = Pad <mode = "{mode}"> (x, p) }}""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     x = np.arange(6, dtype=np.float32)
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(got, np.pad(x, (8, 13), mode=mode))
@@ -145,7 +145,7 @@ def test_padding_of_old_models() -> None:
     model = parse("""<ir_version: 6, opset_import: ["" : 10]>
         model (float[a, b] x) => (float[c, d] y) {
             y = Pad <mode = "reflect", pads = [0, 2, 0, 3]> (x) }""")
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     got = machine["main"](tvm.runtime.tensor(x)).numpy()
     np.testing.assert_array_equal(got, np.pad(x, ((0, 0), (2, 3)), mode="reflect"))

@@ -17,7 +17,7 @@ from looplift.lowering.scheduling.tap_products import GATHER, length_of_run
 
 from ..samples import one_of
 from .comparison import TARGETS, check, weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 
 SIZES = [(1, 1), (7, 1), (1, 7), (2, 2), (3, 4), (12, 1), (1, 13), (5, 5), (30, 41)]
 LENGTHS = [1, 2, 3, 7, 12, 13, 24, 25, 200]
@@ -89,7 +89,7 @@ def test_an_image_without_positions(name: str) -> None:
     attributes, shape, channels = PLANES[name]
     text = model_of(f"1, {channels}, h, w", attributes)
     model = with_weights(text, {"f": weight(*shape), "c": weight(shape[0])})
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     for height, width in ((12, 0), (400, 0), (0, 400)):
         x = tvm.runtime.tensor(np.zeros((1, channels, height, width), np.float32))
         sizes = machine["main"](x).numpy().shape
@@ -119,7 +119,7 @@ def test_nan_reaches_the_outputs_that_read_it(name: str) -> None:
         f"model (float[1, {channels}, h, w] x) => (y) {{ y = Conv <{attributes}> (x, f) }}",
         {"f": weight(*shape)},
     )
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     session = onnxruntime.InferenceSession(model.SerializeToString())
     x = np.random.default_rng(0).standard_normal((1, channels, 3, 4)).astype(np.float32)
     x[0, 5, 2, 3] = np.nan

@@ -14,7 +14,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
 from .comparison import check, weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 
 TRANSPOSED = {
     "line": ("h", "pads = [4, 4], strides = [8]", (8, 6, 16)),
@@ -94,7 +94,7 @@ def test_an_infinite_element_reaches_only_its_taps() -> None:
     text = "model (float[1, 2, h] x) => (y) { y = ConvTranspose <strides = [2]> (x, f) }"
     weights = {"f": weight(2, 16, 3)}
     model = with_weights(text, weights)
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     x = np.ones((1, 2, 9), np.float32)
     x[0, 0, 4] = np.inf
     result = machine["main"](tvm.runtime.tensor(x)).numpy()

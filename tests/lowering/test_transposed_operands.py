@@ -14,7 +14,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
 from .comparison import TARGETS, check, random, weight, with_weights
-from .compiled import virtual_machine
+from .compiled import NATIVE, virtual_machine
 
 SIZES = [
     {"b": b, "n": n, "m": m}
@@ -123,7 +123,7 @@ def test_a_sum_of_no_products_is_zero(name: str) -> None:
     """onnxruntime leaves it undefined."""
     inputs, nodes = ABSORBED[name]
     model = with_weights(f"model ({inputs}) => (y) {{ {nodes} }}", {})
-    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), "native"))
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
     feed = [random(value, {"b": 2, "n": 3, "m": 0}) for value in model.graph.input]
     result = machine["main"](*map(tvm.runtime.tensor, feed)).numpy()
     assert result.size
