@@ -208,11 +208,13 @@ def import_(
         ),
     ],
     target: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--target", help="The TVM target that a .so is compiled for; native: this processor."
+            "--target",
+            help="The TVM target that a .so is compiled for; native: this processor.",
+            show_default=_DEFAULT_TARGET,
         ),
-    ] = _DEFAULT_TARGET,
+    ] = None,
     *,
     settings: Settings,
     as_json: AsJson = False,
@@ -224,15 +226,15 @@ def import_(
     """
     from ..debug.relax import check_format, write_module
 
-    check_format(output)
+    check_format(output, target)
     check_target(output, model, output)
     with console.show_activity(f"importing {model.name}"):
-        module = write_module(model, output, target, settings)
+        module = write_module(model, output, target or _DEFAULT_TARGET, settings)
     if as_json:
         typer.echo(json.dumps({"output": str(output), **asdict(module)}, indent=2))
         return
     console.print_module(module)
-    if output.suffix == ".so" and target == _DEFAULT_TARGET:
+    if output.suffix == ".so" and target is None:
         console.print_notes(
             ["the library is for every processor of this family; one for --target native is faster"]
         )

@@ -39,13 +39,19 @@ FORMATS = (".py", ".json", ".so")
 KERNEL, FUNCTIONS = "kernel", "functions"
 
 
-def check_format(output: Path) -> None:
-    """Raises ModelError for a file name whose suffix is not a format of modules."""
+def check_format(output: Path, target: str | None) -> None:
+    """Raises ModelError for a suffix that is no format of modules, and for a target without a use."""
     if output.suffix not in FORMATS:
         raise ModelError(
             "The name of the file does not say the format of the module",
             where=f"file '{output}'",
             remedy="End the name with .py, .json or .so",
+        )
+    if target is not None and output.suffix != ".so":
+        raise ModelError(
+            f"A module that is written as {output.suffix} is not compiled, so --target has no effect",
+            where=f"file '{output}'",
+            remedy="End the name with .so, or leave out --target",
         )
 
 

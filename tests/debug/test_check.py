@@ -268,6 +268,7 @@ class TestImport:
             ("gone/m.py", [], "does not exist"),
             ("m.so", ["--target", "nonsense"], "does not know the target 'nonsense'"),
             ("m.py", ["--input", "sr=1"], "no input 'sr'"),
+            ("m.json", ["--target", "llvm"], "--target has no effect"),
         ],
     )
     def test_wrong_calls(
