@@ -40,7 +40,7 @@ KERNEL, FUNCTIONS = "kernel", "functions"
 
 
 def check_format(output: Path, target: str | None) -> None:
-    """Raises ModelError for a suffix that is no format of modules, and for a target without a use."""
+    """Raises ModelError for a suffix that is no format of modules, and for an unused target."""
     if output.suffix not in FORMATS:
         raise ModelError(
             "The name of the file does not say the format of the module",
@@ -49,7 +49,7 @@ def check_format(output: Path, target: str | None) -> None:
         )
     if target is not None and output.suffix != ".so":
         raise ModelError(
-            f"A module that is written as {output.suffix} is not compiled, so --target has no effect",
+            f"A module written as {output.suffix} is not compiled: --target has no effect",
             where=f"file '{output}'",
             remedy="End the name with .so, or leave out --target",
         )

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 import tvm
 import tvm_ffi
-from tvm import ir
+from tvm import ir, tirx
 
 import looplift
 from looplift.lowering.compile import as_target
@@ -21,7 +21,6 @@ from looplift.lowering.scheduling.column_sums import ColumnSums
 from looplift.lowering.scheduling.concatenation import Concatenation
 from looplift.lowering.scheduling.convolution import Convolution
 from looplift.lowering.scheduling.matmul import MatrixProduct
-from looplift.lowering.scheduling.minimum_cut import UNLIMITED, LabelCosts
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.winograd import Winograd
 
@@ -190,11 +189,10 @@ WEIGHTS = {
 
 
 def test_a_block_is_transposed_at_its_ends_only() -> None:
-    model = BLOCK.replace("(y) {", "(y) {", 1)
-    assert len(transpositions(model, WEIGHTS)) == 2
-    assert len(taken_by(ColumnSums(), model, WEIGHTS)) == 1
-    assert len(taken_by(Concatenation(), model, WEIGHTS)) == 1
-    check(model, WEIGHTS, [*SIZES, *SMALL_SIZES])
+    assert len(transpositions(BLOCK, WEIGHTS)) == 2
+    assert len(taken_by(ColumnSums(), BLOCK, WEIGHTS)) == 1
+    assert len(taken_by(Concatenation(), BLOCK, WEIGHTS)) == 1
+    check(BLOCK, WEIGHTS, [*SIZES, *SMALL_SIZES])
 
 
 def test_of_known_sizes() -> None:
@@ -227,13 +225,16 @@ def test_weights_that_a_run_gives_keep_the_layout() -> None:
 
 def test_a_padding_that_counts_is_read() -> None:
     """Taps of padding are left out, which is right for zeros only."""
-    operators = """c = Pad (p, a, v) q = Conv <group = 24> (c, g)"""
+    taps = {"g": weight(24, 1, 3, 3)}
+    operators = "q = Conv <group = 24, pads = [1, 1, 1, 1]> (p, g)"
     text = f"model (float[b, h, w, 24] x) => (y) {{ {between_transpositions(4, operators)} }}"
-    weights = {
-        "a": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "v": np.float32(2), "g": weight(24, 1, 3, 3)
-    }  # fmt: skip
-    weights = {name: np.asarray(value) for name, value in weights.items()}
-    check(text, weights, SIZES)
+    with as_target("native") as target:
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, taps)))
+        kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
+        (kernel,) = (k for k in kernels if ChannelsLast().apply(k, target, False) is not None)
+        padded = kernel.script().replace("], T.float32(0.0))", "], T.float32(2.0))")
+        assert padded.count("T.float32(2.0)") == 1
+        assert ChannelsLast().apply(tvm.script.from_source(padded), target, False) is None
 
 
 def test_images_that_leave_the_function_have_channels_first() -> None:
@@ -248,38 +249,7 @@ def test_images_that_leave_the_function_have_channels_first() -> None:
     assert [int(shape[1]) for shape in (first, second)] == [48, 192]
     kernels = [variable.name_hint for variable in lowered.get_global_vars()]
     assert any("_last" in name for name in kernels)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_minimum_cuts_cost_least(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    nodes = range(6)
-    if_true, if_false = generator.integers(0, 9, (2, 6)).astype(float)
-    pairs = [pair for pair in itertools.permutations(nodes, 2) if generator.random() < 0.4]
-    costs_of = {pair: float(generator.integers(0, 9)) for pair in pairs}
-    costs = LabelCosts()
-    for node in nodes:
-        costs.if_true(node, if_true[node])
-        costs.if_false(node, if_false[node])
-    for pair, cost in costs_of.items():
-        costs.if_true_and_false(*pair, cost)
-
-    def cost_of(labels: set[Any]) -> float:
-        own = sum(if_true[n] if n in labels else if_false[n] for n in nodes)
-        return float(own) + sum(
-            cost for (a, b), cost in costs_of.items() if a in labels and b not in labels
-        )
-
-    choices = (set(choice) for size in range(7) for choice in itertools.combinations(nodes, size))
-    assert cost_of(costs.cheapest()) == min(map(cost_of, choices))
-
-
-def test_a_forbidden_label_is_never_chosen() -> None:
-    costs = LabelCosts()
-    costs.if_false("a", 5.0)
-    costs.if_true_and_false("a", "b", UNLIMITED)
-    costs.if_true("b", UNLIMITED)
-    assert costs.cheapest() == set()
+    check(text, weights, SIZES)
 
 
 @pytest.mark.parametrize(("start", "is_taken"), [("-3.4028234663852886e38", True), ("0", False)])
