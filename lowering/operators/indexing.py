@@ -115,7 +115,15 @@ def scatter_nd(ctx: ConverterContext) -> Value:
     is_static = all(as_int(size) is not None for size in (*wanted, *own))
     if not is_static and len(own) == len(wanted):
         updates = match(ctx.bb, updates, relax.TensorType(wanted, updates.ty.dtype))
-    return ctx.by_tvm([data, indices, updates])
+    if any(as_int(size) == 0 for size in wanted):
+        return data
+    if depth > 0:
+        return ctx.by_tvm([data, indices, updates])
+    # Each update is for all data. TVM's kernel takes rows.
+    row = ctx.bb.normalize(relax.op.expand_dims(data, 0))
+    indices = ctx.bb.normalize(relax.op.zeros([*places[:-1], 1], indices.ty.dtype))
+    rows = ctx.bb.normalize(ctx.by_tvm([row, indices, updates]))
+    return relax.op.squeeze(rows, [0])
 
 
 _SELECTED = ("float32", "float64", "int32", "int64")

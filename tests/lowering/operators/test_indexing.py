@@ -166,6 +166,29 @@ def test_top_k_of_unsigned_integers(imported: Load) -> None:
         check_reference(model, x, np.array([count]))
 
 
+@pytest.mark.parametrize("shape", [[3, 0], [0]])
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_scatter_nd_of_all_data(imported: Load, shape: list[int], reduction: str) -> None:
+    """Indices without elements select all data."""
+    sizes = "".join(f"{size}, " for size in shape[:-1])
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, 4] x, float[{sizes} n, 4] updates) => (float[n, 4] y)
+    <int64{shape} places = {{}}> {{
+        y = ScatterND <reduction = "{reduction}"> (x, places, updates) }}""")
+    for n in (1, 3):
+        model.check(random(n, 4), random(*shape[:-1], n, 4) + 1)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_scatter_nd_without_updates(imported: Load, depth: int) -> None:
+    shape = [0, *[3, 4][depth:]]
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 18]>
+    g (float[3, 4] x) => (float[3, 4] y)
+    <int64[0, {depth}] places = {{}}, float{shape} updates = {{}}> {{
+        y = ScatterND (x, places, updates) }}""")
+    model.check(random(3, 4))
+
+
 def test_scatter_nd_of_computed_sizes(imported: Load) -> None:
     """Equal sizes that are computed twice, and a constant as long as the indices must be."""
     model = imported(
