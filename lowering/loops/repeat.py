@@ -80,7 +80,9 @@ def _parameters(iteration: Any) -> tuple[Any, list[Any], Any]:
 
     carried, *others = (renamed(kind) for kind in iteration.ty.params)
     captured = [relax.Var(f"captured{index}", kind) for index, kind in enumerate(others)]
-    defined = {s for kind in others for s in relax.analysis.definable_tir_vars_in_type(kind)}
+    defined = {
+        s for kind in (carried, *others) for s in relax.analysis.definable_tir_vars_in_type(kind)
+    }
     result = _common(carried, renamed(iteration.ty.ret), defined)
     return relax.Var("carry", carried), captured, result
 
