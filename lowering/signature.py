@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import keyword
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from ..rewrite.graph.ir import Constant, Graph, Tensor
 from ..rewrite.graph.names import graphs
 from ..rewrite.storage.dim_formulas import evaluate_formula, is_formula
 from .constants import stored
+from .identifiers import identifier
 from .small_types import stored_dtype
 from .values import Element, Received, Value
 
@@ -41,7 +42,7 @@ class Symbols:
     def named(self, name: str) -> Any:
         """The symbol of a `dim_param`, which may be any text."""
         if name not in self._by_name:
-            self._by_name[name] = self._new(re.sub(r"\W", "_", name, flags=re.ASCII))
+            self._by_name[name] = self._new(identifier(name, "d"))
         return self._by_name[name]
 
     def size(self, text: str) -> Any:
@@ -56,15 +57,13 @@ class Symbols:
 
     def unnamed(self, input_name: str, axis: int) -> Any:
         """The symbol of a dimension that nothing is known of."""
-        cleaned = re.sub(r"\W", "_", input_name, flags=re.ASCII)
-        return self._new(f"{cleaned}_dim_{axis}")
+        return self._new(identifier(f"{input_name}_dim_{axis}", "d"))
 
     def _new(self, hint: str) -> Any:
-        stem = hint if hint[:1].isalpha() or hint[:1] == "_" else f"d{hint}"
-        name, count = stem, 0
+        name, count = hint, 0
         while name in self._taken:
             count += 1
-            name = f"{stem}_{count}"
+            name = f"{hint}_{count}"
         self._taken.add(name)
         return tirx.Var(name, "int64")
 
@@ -168,7 +167,7 @@ class Signature:
         cleaned = name.replace(".", "_")
         if not cleaned:
             cleaned = "empty_"
-        elif not (cleaned[0].isalpha() or cleaned[0] == "_"):
+        elif not (cleaned[0].isalpha() or cleaned[0] == "_") or keyword.iskeyword(cleaned):
             cleaned = f"input_{cleaned}"
         unique = str(self._names.fresh_name(cleaned))
         if unique != name:

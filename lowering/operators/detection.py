@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as ib
 from ..kernel_call import call_kernel
 from ..small_kernels import leading
 from ..values import Value, as_tensor
+from .accumulation import accumulate_in_float32
 from .broadcasting import ONE, ZERO, dims_of
 from .registry import ConverterContext, converts
 from .sizes import size_of, sizes_of
@@ -22,11 +23,12 @@ _HALF_PIXEL_ROI_ALIGN = 16
 
 
 @converts("RoiAlign")
+@accumulate_in_float32
 def roi_align(ctx: ConverterContext) -> Value:
     """RoiAlign, see https://onnx.ai/onnx/operators/onnx__RoiAlign.html.
 
     TVM's converter moves the regions by half a pixel before it scales them, not after. TVM's kernel
-    does not write the bins of a region without samples, and gives float32 for float16.
+    does not write the bins of a region without samples.
     """
     default = "half_pixel" if ctx.opset >= _HALF_PIXEL_ROI_ALIGN else "output_half_pixel"
     regions, scale = ctx.inputs[1], ctx.attr("spatial_scale", 1.0)
@@ -36,20 +38,15 @@ def roi_align(ctx: ConverterContext) -> Value:
     if is_half_pixel and scale != 1:
         correction = relax.const(0.5 - 0.5 / scale, regions.ty.dtype)
         regions = ctx.bb.normalize(relax.op.add(regions, correction))
-    data, dtype = ctx.inputs[0], ctx.inputs[0].ty.dtype
-    if str(dtype) == "float16":
-        data, regions = (
-            ctx.bb.normalize(relax.op.astype(value, "float32")) for value in (data, regions)
-        )
-    means = ctx.bb.normalize(ctx.by_tvm([data, regions, ctx.inputs[2]]))
+    means = ctx.bb.normalize(ctx.by_tvm([ctx.inputs[0], regions, ctx.inputs[2]]))
     if is_half_pixel and ctx.attr("sampling_ratio", 0) <= 0:
         zero = relax.const(0, means.ty.dtype)
-        means = ctx.bb.normalize(relax.op.where(_have_an_area(ctx, regions), means, zero))
-    return relax.op.astype(means, dtype) if str(dtype) == "float16" else means
+        return relax.op.where(_has_positive_area(ctx, regions), means, zero)
+    return means
 
 
-def _have_an_area(ctx: ConverterContext, regions: Any) -> Any:
-    """Which regions [k, 4] do, as truth values [k, 1, 1, 1]."""
+def _has_positive_area(ctx: ConverterContext, regions: Any) -> Any:
+    """Whether each of the regions [k, 4] has one: truth values [k, 1, 1, 1]."""
     columns = [relax.op.strided_slice(regions, [1], [at], [at + 1]) for at in range(4)]
     left, top, right, bottom = map(ctx.bb.normalize, columns)
     has_area = relax.op.logical_and(relax.op.less(left, right), relax.op.less(top, bottom))
@@ -119,7 +116,7 @@ def non_max_suppression(ctx: ConverterContext) -> Value:
     boxes, scores, limit, overlap, least = (ctx.inputs[slot] for slot in range(5))
     dims, (batches, classes, _) = dims_of(boxes, "boxes"), dims_of(scores, "scores")
     if limit is not None and ctx.known_elements(limit) is None:
-        # TVM drops such a bound from formulas: it takes every size for one that is not negative.
+        # TVM assumes that sizes are not negative, and would simplify `max(limit, 0)` to `limit`.
         limit = ctx.bb.normalize(relax.op.maximum(limit, relax.const(0, limit.ty.dtype)))
     most = ZERO if limit is None else tirx.max(size_of(ctx, limit), ZERO)
     capacity = batches * classes * tirx.min(most, dims[1])

@@ -54,8 +54,7 @@ _EXTREMES: Mapping[str, Callable[[Any, Any], Any]] = {
     "Max": relax.op.maximum,
     "Min": relax.op.minimum,
 }
-"""Of a NaN on the left they give the right one. TVM's converters broadcast all inputs, stack them,
-and never return an infinity."""
+"""TVM's converters broadcast all inputs, stack them, and never return an infinity."""
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "Equal": tirx.EQ,
     "Less": tirx.LT,
@@ -75,6 +74,8 @@ _DROPOUT_RATIO = 0.5
 """The default of Dropout's `ratio`."""
 _BOOL_DROPOUT_MASK = 10
 """The opset since which Dropout's mask is bool."""
+_CLIP_WITH_INPUTS = 11
+"""The opset since which the bounds of Clip are inputs."""
 _BROADCASTING_PRELU = 7
 """The opset since which PRelu broadcasts its slope."""
 
@@ -135,7 +136,33 @@ def arithmetic(ctx: ConverterContext) -> Value:
         of_tensors = _without_zero_divisor(of_tensors)
     if choose is None:
         return convert_broadcast(of_tensors)
-    return functools.reduce(functools.partial(_pairwise, ctx.bb, choose), of_tensors.inputs)
+    # Constants first: with a number on the left, TVM's kernel keeps a NaN on the right.
+    tensors = sorted(of_tensors.inputs, key=lambda value: not isinstance(value, Constant))
+    return functools.reduce(functools.partial(_pairwise, ctx.bb, choose), tensors)
+
+
+@converts("Clip")
+def clip(ctx: ConverterContext) -> Value:
+    """Clip, see https://onnx.ai/onnx/operators/onnx__Clip.html.
+
+    NaN stays, and a bound that is NaN is none, as in onnxruntime.
+    """
+    x = ctx.inputs[0]
+    for slot, name, choose in ((1, "min", relax.op.maximum), (2, "max", relax.op.minimum)):
+        if ctx.opset < _CLIP_WITH_INPUTS:
+            number = ctx.attr(name, None)
+            bound = None if number is None else relax.const(number, x.ty.dtype)
+        else:
+            bound = ctx.inputs[slot]
+        content = None if bound is None else ctx.known_elements(bound)
+        if bound is None or (content is not None and np.isnan(content)):
+            continue
+        if content is None and "float" in str(x.ty.dtype):
+            none = relax.const(-np.inf if name == "min" else np.inf, x.ty.dtype)
+            is_nan = ctx.bb.normalize(relax.op.isnan(bound))
+            bound = ctx.bb.normalize(relax.op.where(is_nan, none, bound))
+        x = _pairwise(ctx.bb, choose, bound, x)
+    return x
 
 
 def _divide_sizes(ctx: ConverterContext, left: Any, right: Any) -> Any:
@@ -351,12 +378,15 @@ def _in_float32(ctx: ConverterContext) -> tuple[Value, str]:
 def sign(ctx: ConverterContext) -> Value:
     """Sign, see https://onnx.ai/onnx/operators/onnx__Sign.html.
 
-    TVM cannot compile its own for unsigned integers.
+    TVM cannot compile its own for unsigned integers, and that of NaN is 0.
     """
     data = ctx.inputs[0]
-    if not str(data.ty.dtype).startswith("uint"):
+    if str(data.ty.dtype).startswith("uint"):
+        return relax.op.minimum(data, relax.const(1, data.ty.dtype))
+    if "float" not in str(data.ty.dtype):
         return ctx.by_tvm()
-    return relax.op.minimum(data, relax.const(1, data.ty.dtype))
+    is_nan = ctx.bb.normalize(relax.op.isnan(data))
+    return relax.op.where(is_nan, data, ctx.bb.normalize(ctx.by_tvm()))
 
 
 @converts("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh")

@@ -88,7 +88,9 @@ def split(ctx: ConverterContext) -> Value:
     sizes = _split_sizes(ctx, dims[axis])
     for lengths in (sizes, [tirx.max(size, ZERO) for size in sizes]):
         data = require_size(ctx.bb, data, axis, functools.reduce(operator.add, lengths))
-    if given is None or ctx.known_elements(given) is not None:
+    is_constant = given is None or ctx.known_elements(given) is not None
+    # TVM takes no indices that are equal.
+    if is_constant and not any(as_int(size) == 0 for size in sizes):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
     return relax.Tuple(split_by_sizes(ctx, data, axis, sizes))
 

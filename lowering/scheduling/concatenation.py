@@ -248,7 +248,9 @@ def _in_parts(nest: Nest) -> _Parts | None:
         positions[load] = position
     extents = {v: nest.extent(v) for v in nest.variables}
     store = Store(NestValue(nest, choice), nest.variables, extents, [column])
-    if not (store.is_storable and store.is_contiguous and store.is_vector):
+    # Short parts are copied before they are read, unlike an output that is read as well.
+    is_plain = store.is_contiguous and store.is_vector and not store.is_in_place
+    if not (store.is_storable and is_plain):
         return None
     return _Parts(nest, choice, lines, column, positions, store)
 
@@ -266,15 +268,13 @@ def _limit(condition: Any, column: Any) -> Any:
 
 
 def _columns_of(choice: Any, column: Any, first: Any, end: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """The operands of a choice between columns, each with its first column and the one after the
-    last, which are computed here.
-    """
+    """The operands of a choice between columns, each with its columns [first, end)."""
     if not is_if_then_else(choice):
         yield choice, first, end
         return
     condition, after, before = choice.args
     limit = tirx.min(tirx.max(_limit(condition, column), first), end)
-    # A limit is bound: each would hold those around it otherwise.
+    # Each limit is bound, or every expression would contain the enclosing ones.
     limit = bound(sym.Analyzer().simplify(limit))
     yield from _columns_of(before, column, first, limit)
     yield from _columns_of(after, column, limit, end)
@@ -302,7 +302,7 @@ def _emit_parts(found: _Parts) -> None:
                 is_short = sym.Analyzer().simplify(count < lanes)
                 in_tail = None
                 if not is_false(is_short):
-                    # Memory may end with the operand.
+                    # The page after the operand may not be readable.
                     copy = ib.alloc_buffer((lanes,), "float32")
                     with ib.If(is_short), ib.Then():
                         address = tirx.address_of(source[start])

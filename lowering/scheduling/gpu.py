@@ -123,8 +123,8 @@ class _LastAxisSums(relax.PyExprMutator):  # type: ignore[misc]
 def sum_along_last_axis(module: tvm.IRModule) -> tvm.IRModule:
     """The module with inclusive cumulative sums along the last axis only.
 
-    For these TVM has a kernel for GPUs that takes any size. In TVM 0.27, the one for others does
-    not compile where the size of the axis is symbolic.
+    On GPUs, TVM's kernel for these takes any size. Its kernel for others does not compile in TVM
+    0.27 if the size of the axis is symbolic.
     """
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):
@@ -135,8 +135,8 @@ def sum_along_last_axis(module: tvm.IRModule) -> tvm.IRModule:
 def drop_unit_reductions(module: tvm.IRModule) -> tvm.IRModule:
     """The module without reductions over one element.
 
-    Where such a result is used at once, the schedules of TVM 0.27 use it twice: when the reduction
-    starts and when it takes the element.
+    If an operator is fused after such a reduction, the schedules of TVM 0.27 apply it twice: at the
+    initialization and at the update.
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):
@@ -196,14 +196,12 @@ def branch_for_selects(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def spell_out_arithmetic(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with arithmetic that CUDA C++ computes as Relax does.
+    """The module with arithmetic that C++ computes as Relax does.
 
-    C++ computes what has integers of less than 32 bits in 32 bits: a sum of bytes that is divided
-    or compared would not have wrapped around. TVM 0.27 prints constants in float64 with 15 decimal
-    places, which leaves nothing of 1e-16.
+    C++ promotes narrower integers to 32 bits, so that a sum of bytes does not wrap around before it
+    is divided or compared. TVM 0.27 prints constants of float64 with 15 decimal places: 1e-16
+    becomes 0.
     """
-    if tvm.target.Target.current().kind.name != "cuda":
-        return module
     callbacks = [
         ((tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot), _wrapped_around),
         (tirx.FloatImm, _exact_constant),
@@ -230,7 +228,7 @@ def _wrapped_around(operation: Any) -> Any:
 
 
 def _exact_constant(constant: tirx.FloatImm) -> Any:
-    """The constant, from its bits if its 15 decimal places are another number."""
+    """The constant, from its bits if its 15 decimal places would change it."""
     value = float(constant.value)
     is_printed_exactly = not math.isfinite(value) or float(f"{value:.15f}") == value
     if str(constant.ty.dtype) != "float64" or is_printed_exactly:
@@ -242,8 +240,8 @@ def _exact_constant(constant: tirx.FloatImm) -> Any:
 def name_parameters(module: tvm.IRModule) -> tvm.IRModule:
     """The module with identifiers as the names of its kernels' parameters.
 
-    They have the names of what they are given, such as a weight called `113`. The C++ code of TVM
-    0.27 declares them by these names.
+    A parameter is named after its argument, such as a weight `113`. The C++ code of TVM 0.27
+    declares it by that name.
     """
     for variable, kernel in list(module.functions_items()):
         if isinstance(kernel, tirx.PrimFunc):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import ir, relax, sym, te, tirx, topi
@@ -62,8 +63,13 @@ def _legalizations() -> dict[str, LegalizeFunc]:
         for name in ("relax.max", "relax.min")
         if is_for_llvm()
     }
+    larger = {
+        name: partial(_larger_or_smaller, known[name], kind)
+        for name, kind in (("relax.maximum", tirx.Max), ("relax.minimum", tirx.Min))
+        if is_for_llvm()
+    }
     scatter = {"relax.scatter_nd": partial(_scatter_nd, known["relax.scatter_nd"])}
-    changed = means | where | roi_align | extremes | scatter
+    changed = means | where | roi_align | extremes | larger | scatter
     own = {"relax.concat": partial(_concat, known["relax.concat"])}
     return known | changed | own | {"relax.take": _take, "relax.nn.relu": _relu}
 
@@ -262,6 +268,35 @@ def _where(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
         return te.compute(result, element, name="T_where", tag="broadcast")
 
     return bb.call_te(where, *call.args)
+
+
+def _larger_or_smaller(
+    legalize: LegalizeFunc, kind: Callable[[Any, Any], Any], bb: relax.BlockBuilder, call: Any
+) -> Any:
+    """The maximum or minimum of two tensors, NaN where an element of either is.
+
+    TVM's own kernel gives the right element where the left one is NaN.
+    """
+    left = call.args[0]
+    shapes = [getattr(part.ty, "shape", None) for part in (*call.args, call)]
+    if (
+        "float" not in str(left.ty.dtype)
+        or (isinstance(left, Constant) and not np.isnan(left.value.numpy()).any())
+        or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
+    ):
+        return legalize(bb, call)
+    *operands, result = (list(getattr(shape, "values", [])) for shape in shapes)
+    if not all(_broadcasts(shape, result) for shape in operands):
+        return legalize(bb, call)
+
+    def extreme(*tensors: te.Tensor) -> te.Tensor:
+        def element(*places: Any) -> Any:
+            a, b = (_broadcast_element(tensor, places) for tensor in tensors)
+            return tirx.Select(tirx.isnan(a), a, kind(a, b))
+
+        return te.compute(result, element, name=f"T_{call.op.name[6:]}", tag="broadcast")
+
+    return bb.call_te(extreme, *call.args)
 
 
 def _broadcasts(shape: Sequence[Any], result: Sequence[Any]) -> bool:

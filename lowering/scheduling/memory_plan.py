@@ -33,7 +33,7 @@ from .usual_sizes import estimated_elements, usual_sizes
 _ALLOCATION = ir.Op.get("relax.builtin.alloc_tensor")
 _RESHAPE = ir.Op.get("relax.reshape")
 _MOST_WASTE = 16
-"""How many times as large as a tensor its storage may be."""
+"""The largest ratio between the estimated sizes of two tensors in one storage."""
 
 
 def plan_memory(module: tvm.IRModule) -> tvm.IRModule:
@@ -53,7 +53,9 @@ class _Storage:
     bytes: dict[tuple[int, ...], int]
     """By the unknown factors of sizes, see `_Sizes`, the largest product of the known ones."""
     estimate: float
-    """The usual number of bytes."""
+    """The estimated number of bytes, of the largest tensor."""
+    least: float
+    """The estimate of the smallest tensor."""
     first: int
     """The binding that allocates it."""
     last: int
@@ -208,10 +210,11 @@ class _Plan:
                 home = min(free, key=lambda s: (_distance(tensor, s), -s.last))
                 home.bytes[tensor.sizes] = max(home.bytes.get(tensor.sizes, 0), tensor.bytes)
                 home.estimate = max(home.estimate, tensor.estimate)
+                home.least = min(home.least, tensor.estimate)
                 home.last = tensor.last
             else:
                 bytes_ = {tensor.sizes: tensor.bytes}
-                home = _Storage(bytes_, tensor.estimate, place, tensor.last)
+                home = _Storage(bytes_, tensor.estimate, tensor.estimate, place, tensor.last)
                 storages.append(home)
             homes[binding.var] = home
         return homes
@@ -231,7 +234,8 @@ class _Plan:
 
 
 def _fits(tensor: _Tensor, storage: _Storage) -> bool:
-    small, large = sorted((tensor.estimate, storage.estimate))
+    small = min(tensor.estimate, storage.least)
+    large = max(tensor.estimate, storage.estimate)
     is_known = tensor.defined < storage.first
     return is_known and small > 0 and large <= _MOST_WASTE * small
 

@@ -117,12 +117,20 @@ def test_nothing_is_read_beyond_an_operand(columns: int) -> None:
     np.testing.assert_array_equal(got, np.ones((16, 1, columns + 16), np.float32))
 
 
-def test_a_kernel_that_writes_one_of_its_operands_is_left_alone() -> None:
-    kernel = tvm.script.from_source("""@T.prim_func(private=True, s_tir=True)
-def kernel(z: T.Buffer((3, 5), "float32"), y: T.Buffer((3, 23), "float32")) -> None:
+@pytest.mark.parametrize(
+    "value",
+    [
+        "T.if_then_else(18 <= vj, z[vi, vj - 18], y[vi, vj]) * T.float32(2)",
+        "T.if_then_else(18 <= vj, z[vi, vj - 18], x[vi, vj]) * y[vi, vj]",
+    ],
+)
+def test_a_kernel_that_reads_what_it_writes_is_left_alone(value: str) -> None:
+    kernel = tvm.script.from_source(f"""@T.prim_func(private=True, s_tir=True)
+def kernel(x: T.Buffer((3, 18), "float32"), z: T.Buffer((3, 5), "float32"),
+           y: T.Buffer((3, 23), "float32")) -> None:
     for i, j in T.grid(3, 23):
         with T.sblock("y"):
             vi, vj = T.axis.remap("SS", [i, j])
-            y[vi, vj] = T.if_then_else(18 <= vj, z[vi, vj - 18], y[vi, vj]) * T.float32(2)""")
+            y[vi, vj] = {value}""")
     with as_target("native") as target:
         assert Concatenation().apply(kernel, target, False) is None

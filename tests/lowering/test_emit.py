@@ -238,3 +238,26 @@ def test_an_initializer_that_is_an_input_too_is_no_parameter() -> None:
         main = emit(model, keep_params_in_input=keep)["main"]
         assert main.attrs["num_input"] == 1
         assert [param.name for param in main.params] == (["x", "w"] if keep else ["x"])
+
+
+@pytest.mark.parametrize("size", ["class", "lambda", "new", "char", "_n", "7x", "a.b", "größe"])
+def test_sizes_get_identifiers(size: str) -> None:
+    """Python takes them, and so does the C++ code of kernels, in which they are parameters."""
+    model = onnx.parser.parse_model(HEADER + PLAIN["elementwise"])
+    for value in (*model.graph.input, *model.graph.output):
+        first = value.type.tensor_type.shape.dim[0]
+        if first.dim_param:
+            first.dim_param = size
+    text = emit(model).script()
+    compile(text, "module.py", "exec")
+    name = re.search(r"x: R\.Tensor\(\((\w+), 4\)", text)
+    assert name is not None
+    assert name[1].isidentifier()
+    assert name[1] not in ("new", "char")
+
+
+def test_an_input_named_like_a_keyword_is_renamed() -> None:
+    model = onnx.parser.parse_model(HEADER + PLAIN["elementwise"].replace("x", "None"))
+    with pytest.warns(UserWarning, match="Renaming name None to input_None"):
+        module = emit(model)
+    compile(module.script(), "module.py", "exec")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,26 @@ def test_a_size_that_is_not_known_yet_gets_memory_of_its_own() -> None:
 
 def test_what_is_returned_has_memory_of_its_own() -> None:
     assert _allocations(_planned(_module(4, (1, 2, 3, 4))))[2] == 4
+
+
+def test_a_storage_holds_the_largest_of_its_tensors() -> None:
+    """Also if that comes first, and if the types differ."""
+    bb = relax.BlockBuilder()
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([n, 32], "float64"))
+    with bb.function("main", [x], private=False):
+        with bb.dataflow():
+            value = bb.emit(relax.op.nn.softmax(bb.emit(relax.op.nn.softmax(x))))
+            for width in (16, 8):
+                part = relax.op.strided_slice(value, [1], [0], [width], assume_inbound=True)
+                value = bb.emit(relax.op.nn.softmax(bb.emit(part)))
+            result = bb.emit_output(relax.op.nn.softmax(value))
+        bb.emit_func_output(result)
+    planned = _planned(bb.get())
+    storages, inside, _ = _allocations(planned)
+    assert (storages, inside) == (2, 6)
+    sizes = re.findall(r"alloc_storage\(R\.shape\(\[(.*?)\]\)", planned["main"].script())
+    assert sizes == ["256 * n", "256 * n"]
 
 
 def test_storage_is_not_much_larger_than_its_tensors() -> None:

@@ -294,6 +294,21 @@ def test_bytes_wrap_around_and_constants_keep_their_digits() -> None:
     assert "T.float64(1000000000000000000" in text
 
 
+def test_bytes_wrap_around_in_every_language_like_c() -> None:
+    target = tvm.target.Target({"kind": "metal"}, host={"kind": "llvm"})
+    model = parse("""g (uint8[n] a, uint8[n] b) => (uint8[n] y) {
+        difference = Sub (a, b) product = Mul (difference, a) y = Div (product, b) }""")
+    with target:
+        lowered = relax.get_pipeline("looplift")(imported(model))
+    text = "".join(kernel.script() for kernel in lowered.functions.values())
+    assert re.search(
+        r'T\.Cast\("uint8", T\.Cast\("uint32", a\[\w+\]\) - T\.Cast\("uint32", b', text
+    )
+    assert re.search(
+        r'T\.Cast\("uint8", T\.Cast\("uint32", T\.Cast\(.*\) \* T\.Cast\("uint32", a', text
+    )
+
+
 def test_weights_with_any_name_are_parameters_of_kernels() -> None:
     """C++ declares them by their names."""
     model = parse(PRODUCT)

@@ -187,6 +187,41 @@ def test_activations_of_special_values(imported: Load, operator: str) -> None:
     model.check(np.array([np.nan, np.inf, -np.inf, 0, -0.5, 1, 2.5], np.float32))
 
 
+@pytest.mark.parametrize("kind", ["float", "double", "float16"])
+def test_extremes_keep_nan_of_either_operand(imported: Load, kind: str) -> None:
+    model = imported(f"""g ({kind}[n] x, {kind}[m, n] y)
+        => ({kind}[m, n] a, {kind}[m, n] b, {kind}[m, n] c, {kind}[n] d, {kind}[n] e) {{
+        one = Constant <value: tensor = {kind} one {{1}}> ()
+        a = Max (x, y) b = Min (y, x) c = Max (y, x, y) d = Max (x, one) e = Min (one, x) }}""")
+    dtype = {"float": np.float32, "double": np.float64, "float16": np.float16}[kind]
+    values = np.array([np.nan, np.inf, -np.inf, -2, 0.5, 3], dtype)
+    for rows in (values, values[::-1].copy(), values[:0]):
+        model.check(values[: len(rows)], np.stack([rows, rows[::-1]]))
+
+
+def test_clip_keeps_nan(imported: Load) -> None:
+    model = imported("""g (float[n] x, float low, float high) => (float[n] a, float[n] b, float[n] c)
+        <float zero = {0}, float two = {2}> {
+        a = Clip (x, zero, two) b = Clip (x, low, high) c = Clip (x, two, zero) }""")
+    x = np.array([np.nan, np.inf, -np.inf, -2, 0.5, 3], np.float32)
+    for low, high in ((0, 1), (np.nan, 1), (0, np.nan)):
+        model.check(x, np.array(low, np.float32), np.array(high, np.float32))
+
+
+def test_clip_by_attributes(imported: Load) -> None:
+    model = imported("""<ir_version: 8, opset_import: ["" : 6]>
+        g (float[n] x) => (float[n] a, float[n] b, float[n] c) {
+        a = Clip <min = -1.0, max = 2.0> (x) b = Clip <max = 2.0> (x) c = Clip (x) }""")
+    model.check(np.array([np.nan, -3, -0.5, 2.5], np.float32))
+
+
+def test_the_sign_of_nan_is_nan(imported: Load) -> None:
+    model = imported(
+        "g (float[n] x, int32[n] i) => (float[n] y, int32[n] j) { y = Sign (x) j = Sign (i) }"
+    )
+    model.check(np.array([np.nan, -0.0, 3, -np.inf], np.float32), np.array([1, 0, -5, 2], np.int32))
+
+
 def test_division_by_the_constant_zero(imported: Load) -> None:
     model = imported("""g (float[n] x, double[n] z) => (float[n] y, double[n] w, float[n] v)
         <float zero = {0}, double minus = {-0.0}, float one = {1}> {

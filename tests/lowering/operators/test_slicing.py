@@ -83,6 +83,18 @@ def test_operators_after_a_slice_of_unknown_length(imported: Load) -> None:
     model.check(random(5, 3), np.array([0]), np.array([5]))
 
 
+@pytest.mark.parametrize("sizes", ["0, 7, 0", "3, 0, 4", "7, 0, 0"])
+def test_split_into_empty_parts(imported: Load, sizes: str) -> None:
+    model = imported(
+        f"""
+        g (float[n, 7] x) => (float[n, ?] a, float[n, ?] b, float[n, ?] c) {{
+            sizes = Constant <value_ints = [{sizes}]> ()
+            a, b, c = Split <axis = 1> (x, sizes)
+        }}"""
+    )
+    model.check(random(2, 7))
+
+
 def test_split_by_an_input(imported: Load) -> None:
     model = imported(
         """
