@@ -11,11 +11,12 @@ from typing import Any
 
 from tvm import relax
 
+from ..rewrite.errors import UnsupportedError
 from .bodies import Step, first_output, place
 from .closure import Closure
 from .emitter import Emitter
 from .join import join, unpack
-from .kinds import Kind, element_of_type
+from .kinds import MAY_BE_EMPTY, Kind, element_of_type
 from .scalars import scalar
 from .scope import Frame, Scope
 from .sequences.lists import copy_received
@@ -46,6 +47,8 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
             name = f"{step.node.name or first_output(step.node)}_{suffix}"
             params, values = closure.params, closure.values
             branch = emitter.emit_function(name, params, body, values, private=False)
+            if any(isinstance(kind, relax.ObjectType) for kind in branch.output_kinds):
+                raise UnsupportedError(MAY_BE_EMPTY, where=where)
             calls.append(relax.Call(branch.variable, closure.args))
             kinds.append([closure.outer_kind(kind) for kind in branch.output_kinds])
         joined = [_join(left, right) for left, right in zip(*kinds, strict=True)]

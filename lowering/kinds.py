@@ -30,6 +30,9 @@ _WIDEN_ALL_SIZES = 6
 _MOST_ATTEMPTS = 12
 
 
+MAY_BE_EMPTY = "an optional that may be empty passes through a Loop or an If"
+
+
 def kind_of(value: Value) -> Kind:
     """The kind of a tensor or a sequence."""
     if isinstance(value, ListValue):

@@ -12,16 +12,18 @@ import numpy as np
 import onnx
 from tvm import relax
 
-from ...rewrite.errors import ModelError
+from ...rewrite.errors import ModelError, UnsupportedError
 from ...rewrite.graph import views
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import LoopView
 from ..bodies import Step, first_output, place
 from ..emitter import Emitter
+from ..kinds import MAY_BE_EMPTY
 from ..scalars import scalar
 from ..scope import Frame, Scope
 from ..sequences.lists import to_list
 from ..small_types import stored_dtype
+from ..tvm_onnx import EmptyOptional
 from ..values import Constant, ListValue, Value, as_tensor, describe, with_shape
 from .function import emit_loop_function
 from .plan import CarriedValue, Plan, ScanOutput
@@ -67,8 +69,10 @@ def _condition(bb: Any, condition: Value | None, where: str) -> Value | None:
 def as_carried(bb: Any, frame: Frame, view: views.CarriedValue, where: str) -> CarriedValue:
     """A carried value with its initial value in the form in which iterations carry it.
 
-    Raises ModelError if the body declares another type.
+    Raises ModelError if the body declares another type, and UnsupportedError for an empty optional.
     """
+    if isinstance(frame.values[view.initial], EmptyOptional):
+        raise UnsupportedError(MAY_BE_EMPTY, where=where)
     initial = as_operand(bb, frame.values[view.initial])
     _check_declared(view.input, initial, where)
     return CarriedValue(view.input, initial)

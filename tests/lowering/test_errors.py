@@ -190,3 +190,26 @@ def test_without_tvm_the_error_says_how_to_install_it() -> None:
     assert output.startswith("lowering to Relax needs TVM")
     assert 'pip install ".[tvm]"' in output
     assert output.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """(float[n] x, bool c) => (bool y) {
+            o = If (c) <then_branch = a () => (optional(float[n]) u) { u = Optional (x) },
+                        else_branch = b () => (optional(float[n]) v) {
+                            v = Optional <type = float[n]> () }>
+            y = OptionalHasElement (o) }""",
+        """(float[n] x, int64 m, bool c) => (bool y) {
+            first = Optional <type = float[n]> ()
+            o = Loop (m, c, first) <
+                body = b (int64 i, bool go, optional(float[n]) s) => (bool goes, optional(float[n]) t) {
+                    goes = Identity (go) t = Optional (x) }>
+            y = OptionalHasElement (o) }""",
+    ],
+    ids=["If", "Loop"],
+)
+def test_optionals_that_may_be_empty_are_refused(text: str) -> None:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> g {text}')
+    with pytest.raises(UnsupportedError, match="an optional that may be empty"):
+        emit(model)
