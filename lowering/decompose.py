@@ -10,6 +10,7 @@ import onnx
 import onnx.inliner
 
 from ..rewrite.storage.functions import inline_functions
+from ..rewrite.storage.importer import need_text
 from ..rewrite.storage.protos import body_protos, nodes
 from .operators import find
 from .small_types import with_inferred_types
@@ -153,6 +154,7 @@ def _operator(node: onnx.NodeProto) -> Operator:
 
 
 def _is_composed(domain: str, op_type: str, opset: int) -> bool:
+    need_text(op_type)
     if find(domain, op_type) is not None:
         return False
     try:

@@ -14,8 +14,10 @@ import numpy as np
 import onnx
 
 from .. import symbolic
+from ..errors import LoopliftError, ModelError
 from ..graph.index import Index
 from ..graph.ir import Constant, Graph, Node, Tensor, bodies, constant_value
+from ..graph.labels import node_label
 from ..graph.value_numbering import ValueNumbering
 from ..symbolic import Dim
 from .assertions import Assertions
@@ -217,6 +219,15 @@ class Facts:
         except AlwaysFails as reason:
             self.failures[node] = str(reason)
             results = self._inference.infer_failed(node, self)
+        except LoopliftError:
+            raise
+        except (ArithmeticError, LookupError, ValueError) as error:
+            # Such as a list of strides that is too short: onnxruntime refuses to load the model.
+            raise ModelError(
+                f"The attributes or inputs of {node.op} do not fit: {error}",
+                where=node_label(node),
+                remedy="Correct the model; if it is valid, please report it",
+            ) from error
         for position, tensor in enumerate(node.outputs):
             fact = results[position] if position < len(results) else UNKNOWN
             self._facts[tensor] = self._simplified(tensor, fact)

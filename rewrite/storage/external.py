@@ -115,6 +115,12 @@ def data_range(tensor: TensorProto, base_dir: str) -> DataRange:
 
 
 def _path(location: str, base_dir: str, place: str) -> Path:
+    if "\0" in location:
+        raise ModelError(
+            "The name of an external data file contains a NUL character",
+            where=place,
+            remedy="No system has such files: the model is damaged, or made to do harm",
+        )
     inside = Path(os.path.normpath(location))
     if not location or inside.is_absolute() or inside.parts[:1] == (os.pardir,):
         raise ModelError(

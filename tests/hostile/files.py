@@ -172,6 +172,8 @@ def _external() -> Iterator[Case]:
     )
     for location in outside:
         yield Case(f"data at {location!r}", _data(location), words=("not in the folder",))
+    nul = file(_weights("a\0b"))
+    yield Case("data at a name with NUL", nul, words=("contains a NUL character",))
     for location, target in {
         "w.bin": "../secret",
         "a/w.bin": "../../secret",

@@ -29,6 +29,7 @@ Declared = tuple[int, "list[Any] | None"]
 def cases() -> Iterator[Case]:
     yield from _contrib()
     yield from _damaged()
+    yield from _unfitting()
 
 
 def models() -> Iterator[tuple[str, onnx.ModelProto]]:
@@ -304,6 +305,31 @@ def _stored(element: int, dims: list[int], data: bytes) -> onnx.ModelProto:
 
 
 # --- damaged constants ---------------------------------------------------------------------------
+
+
+def _unfitting() -> Iterator[Case]:
+    """Attributes and constants that no run could use."""
+    image: Declared = (_FLOAT, [1, 4, 5, 5])
+    windows: list[Declared | None] = [image, (_FLOAT, [4, 4, 3, 3])]
+    for name, model in {
+        "strides of 0": _one("Conv", windows, strides=[0, 0]),
+        "too few pads": _one("Conv", windows, kernel_shape=[3, 3], pads=[0, 0, 0]),
+        "too few dilations": _one("MaxPool", [image], kernel_shape=[3, 3], dilations=[1]),
+        "too few additional sizes": _one("ConvTranspose", windows, output_padding=[0]),
+        "blocks of 0": _one("DepthToSpace", [image], blocksize=0),
+    }.items():
+        words = ("The attributes or inputs of", "do not fit")
+        yield _case(name, model, REWRITE, 2, words)
+    for scale in (_NAN, _INFINITE):
+        model = _one("Resize", [image, None, (_FLOAT, [4])], mode="linear")
+        constant = model.graph.input.pop()
+        scales = helper.make_tensor(constant.name, _FLOAT, [4], [1.0, 1.0, scale, 2.0])
+        model.graph.initializer.append(scales)
+        yield _case(f"a scale of {scale}", model, REWRITE, 2, ("do not fit",))
+    model = _one("Unsqueeze", [image, (_INT64, [2])])
+    constant = model.graph.input.pop()
+    model.graph.initializer.append(helper.make_tensor(constant.name, _INT64, [2], [0, 0]))
+    yield _case("an axis that is given twice", model, VERIFIED, 2)
 
 
 def _damaged() -> Iterator[Case]:

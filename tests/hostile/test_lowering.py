@@ -37,6 +37,14 @@ def test_what_would_compute_something_else_is_refused(words: str) -> None:
             looplift.from_onnx(MODELS[name])
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_an_operator_whose_name_is_not_text() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+    data = onnx.parser.parse_model(text).SerializeToString().replace(b"Relu", b"R\xff\xfeu")
+    with pytest.raises(LoopliftError, match="is not UTF-8"):
+        looplift.from_onnx(onnx.ModelProto.FromString(data))
+
+
 @pytest.mark.parametrize(
     "target",
     ["", "nosuch", "llvm -mcpu=nosuch", "x" * 10_000, "{", {"kind": 5}, {"kind": "nosuch"}, {}],

@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import symbolic
 from ...symbolic import Dim
-from ..fact import MOST_VALUES, Fact
+from ..fact import MOST_VALUES, AlwaysFails, Fact
 from ..iteration_bounds import positive_in_body
 from .broadcast import broadcast
 from .registry import NodeContext, fact_like, register
@@ -46,6 +46,8 @@ def unsqueeze(ctx: NodeContext) -> Sequence[Fact]:
         return [Fact(x.dtype, None, ranks)]
     rank = len(x.shape) + len(axes)
     added = {ctx.axis(a, rank) for a in axes}
+    if len(added) < len(axes):
+        raise AlwaysFails("an axis is given twice")
     rest = iter(x.shape)
     return [
         Fact(x.dtype, tuple(1 if i in added else next(rest) for i in range(rank)), None, x.values)

@@ -122,6 +122,16 @@ def test_sums_of_other_types(dtype: str) -> None:
     assert "Loop" not in ops(result.model)
 
 
+@pytest.mark.parametrize("count", [1000, 3 << 17, 1 << 40])
+def test_iteration_numbers_do_not_make_the_file_large(count: int) -> None:
+    model = parse(f"""g (float s0) => (float y) <int64 n = {{{count}}}> {{
+        y = Loop (n, , s0) <body = b (int64 i, bool ci, float s) => (bool co, float so) {{
+            co = Identity(ci) f = Cast<to=1>(i) so = Add(s, f) }}> }}""")
+    result = rewrite(model)
+    assert "Loop" not in ops(result.model)
+    assert result.model.ByteSize() < 1000
+
+
 def test_an_empty_running_sum_has_the_size_of_the_batch() -> None:
     result = rewritten(parse(_text(SUMS["plain"])), Feeds(fixed={"B": 4}, values={"n": [1]}), 1e-5)
     feed = {
