@@ -38,6 +38,7 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
             f"{summary_line(error).rstrip('. ').replace('..', '.')}",
             remedy='Give "native" or a target of TVM such as {"kind": "llvm", "mcpu": "haswell"}',
         ) from error
+    _check_code_generator(known)
     _check_processor(known)
     try:
         with collector_paused():
@@ -49,6 +50,17 @@ def compile_module(module: tvm.IRModule, target: str | dict[str, Any] | Any = "l
             f"{CANNOT_COMPILE} for '{target}': {summary_line(error)}",
             remedy="Check that the target is what you mean; if it is, please report the model",
         ) from error
+
+
+def _check_code_generator(target: tvm.target.Target) -> None:
+    """Raises LoopliftError for a target that the installed TVM has been built without."""
+    kind = target.kind.name
+    if tvm.get_global_func(f"target.build.{kind}", allow_missing=True) is None:
+        raise LoopliftError(
+            f"The installed TVM has been built without a code generator for '{kind}'",
+            where=f"target {target}",
+            remedy="Choose another target, or install a TVM that has it",
+        )
 
 
 def _check_processor(target: tvm.target.Target) -> None:

@@ -55,7 +55,7 @@ def check_support(body: Body, control: frozenset[str]) -> None:
         return
     count = sum(len(places) for places in unknown.values())
     listed = "; ".join(
-        f"{op_type} of {domain}, {len(places)} times{_because(domain, op_type)}: {_shown(places)}"
+        f"{op_type} of {domain}{_often(places)}{_because(domain, op_type)}: {_shown(places)}"
         for (domain, op_type), places in unknown.items()
     )
     what = "1 node has" if count == 1 else f"{count} nodes have"
@@ -82,6 +82,10 @@ def refusal(domain: str, op_type: str) -> str | None:
 def _because(domain: str, op_type: str) -> str:
     reason = refusal(domain, op_type)
     return f" ({reason})" if reason else ""
+
+
+def _often(places: list[str]) -> str:
+    return f", {len(places)} times" if len(places) > 1 else ""
 
 
 def _shown(places: list[str]) -> str:

@@ -103,6 +103,6 @@ def render_summary(reasons: Sequence[CommonReason], title: str) -> list[Renderab
     table.add_column("rule", style="yellow")
     table.add_column("reason")
     for each in reasons:
-        reason = Group(Text(each.template), Text(each.example, style="dim"))
+        reason = Group(Text(each.template.replace("{}", "…")), Text(each.example, style="dim"))
         table.add_row(str(each.nodes), str(each.models), each.rule, reason)
     return [table]

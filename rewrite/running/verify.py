@@ -49,7 +49,9 @@ of a run."""
 EMPTY_REDUCTION = (
     "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"
 )
-EMPTY_RECURRENCE = "it crashes for any LSTM or GRU over an empty batch or sequence"
+EMPTY_RECURRENCE = (
+    "it crashes for an LSTM or GRU over an empty batch, and for a GRU over an empty sequence"
+)
 EMPTY_STACK = (
     "the original stacks tensors of different sizes, which onnxruntime does not refuse if one is "
     "empty; it returns memory that nothing wrote"
