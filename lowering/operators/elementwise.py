@@ -19,6 +19,7 @@ from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Sizes, Value, as_int
+from .accumulation import accumulate_in_float32
 from .broadcasting import (
     broadcast_to,
     broadcast_together,
@@ -102,19 +103,13 @@ def elementwise(ctx: ConverterContext) -> Value:
 
 
 @converts("Mean", "Sum")
-def variadic(ctx: ConverterContext) -> Value:
-    """Sums and means of any number of tensors, which TVM's converter stacks in memory first.
-
-    Those of float16 accumulate in float32, as in onnxruntime.
-    """
-    dtype = str(ctx.inputs[0].ty.dtype)
-    accumulated = "float32" if dtype in ("float16", "bfloat16") else dtype
-    terms = [ctx.cast(term, accumulated) for term in ctx.inputs]
-    total = functools.reduce(functools.partial(_pairwise, ctx.bb, relax.op.add), terms)
-    if ctx.op_type == "Mean":
-        count = relax.const(len(terms), accumulated)
-        total = ctx.bb.normalize(relax.op.divide(total, count))
-    return ctx.cast(total, dtype)
+@accumulate_in_float32
+def sum_and_mean(ctx: ConverterContext) -> Value:
+    """Sums and means of any number of tensors, which TVM's converter stacks in memory first."""
+    total = functools.reduce(functools.partial(_pairwise, ctx.bb, relax.op.add), ctx.inputs)
+    if ctx.op_type == "Sum":
+        return total
+    return relax.op.divide(total, relax.const(len(ctx.inputs), total.ty.dtype))
 
 
 @converts(*_ARITHMETIC, accepts=Accepts.SYMBOLIC)

@@ -7,6 +7,7 @@ fails on 2, 4 and 6 bit types, and does not find external data next to the model
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ class StoredValues(LazyArray):
     """A TensorProto of the file; external data stays on disk until `load`."""
 
     def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:
-        super().__init__(tensor.dims, _numpy_type(tensor))
+        super().__init__(_dims(tensor, tensor.name), _numpy_type(tensor))
         self.tensor = tensor
         self.base_dir = base_dir
 
@@ -38,7 +39,7 @@ class StoredSparseValues(LazyArray):
     """A SparseTensorProto of the file; `load` returns the dense array."""
 
     def __init__(self, tensor: onnx.SparseTensorProto, base_dir: str) -> None:
-        super().__init__(tensor.dims, _numpy_type(tensor.values))
+        super().__init__(_dims(tensor, tensor.values.name), _numpy_type(tensor.values))
         self.tensor = tensor
         self.base_dir = base_dir
 
@@ -52,6 +53,16 @@ class StoredSparseValues(LazyArray):
         else:
             dense.reshape(-1)[indices] = values
         return dense
+
+
+def _dims(tensor: onnx.TensorProto | onnx.SparseTensorProto, name: str) -> Sequence[int]:
+    if any(size < 0 for size in tensor.dims):
+        raise ModelError(
+            f"The shape {list(tensor.dims)} of a tensor has a negative size",
+            where=f"initializer '{name}'",
+            remedy="The file may be damaged: copy or export it again",
+        )
+    return list(tensor.dims)
 
 
 def _numpy_type(tensor: onnx.TensorProto) -> np.dtype[Any]:

@@ -355,6 +355,11 @@ text(
 )
 
 
+@edited("an initializer of a negative size", PLAIN, "negative size", "initializer 'w'")
+def _negative_size(model: onnx.ModelProto) -> None:
+    model.graph.initializer.add(name="w", data_type=onnx.TensorProto.FLOAT, dims=[2, -3])
+
+
 @edited("an initializer of an unknown type", PLAIN, "element type 99", "initializer 'w'")
 def _unknown_type(model: onnx.ModelProto) -> None:
     model.graph.initializer.add(name="w", data_type=99, dims=[1])
