@@ -203,7 +203,7 @@ def grid(op: str, every: bool = False) -> Iterator[Layer]:
         yield Layer(op, {"linear_before_reset": 1}, ("initial_h",), hidden=70)
 
 
-@pytest.mark.parametrize("op", one_of(2, ("LSTM", "RNN", "GRU")))
+@pytest.mark.parametrize("op", one_of(3, ("GRU", "RNN", "LSTM")))
 def test_every_direction_input_and_flag(op: str) -> None:
     check_against_onnxruntime(list(grid(op)))
 
