@@ -220,7 +220,7 @@ def _without_zero_divisor(ctx: ConverterContext) -> ConverterContext:
 
 
 def _pairwise(bb: Any, combine: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
-    """The elements of two tensors combined, with a shape that is known."""
+    """Combines two tensors elementwise; broadcasts them first if TVM cannot derive the shape."""
     result = bb.normalize(combine(left, right))
     aligned = broadcast_together(bb, [left, right]) if lacks_shape(result) else None
     return result if aligned is None else bb.normalize(combine(*aligned))

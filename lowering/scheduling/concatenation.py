@@ -200,7 +200,7 @@ def _emit(found: _Concatenated) -> None:
                 target = tirx.address_of(found.store.output[bound(found.store.target(values))])
                 copy(found.choice, values, int64(0), length, target)
                 return
-            # A last vector is read whole.
+            # One vector longer: the last read is of a whole vector.
             chunk = ib.alloc_buffer((_CHUNK + lanes,), "float32")
             with ib.serial(pieces(length, int64(_CHUNK))) as part:
                 first = bound(part * _CHUNK)

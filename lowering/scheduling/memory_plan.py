@@ -129,7 +129,7 @@ class _Plan:
         self._usual = usual_sizes(body)
         self._bindings = list(itertools.chain.from_iterable(b.bindings for b in body.blocks))
         self._defined: dict[Any, int] = {}
-        """The first binding that names a size; one that none names is of a parameter."""
+        """The first binding that defines a size variable; the others come from parameters."""
         for place, binding in enumerate(self._bindings):
             if isinstance(binding, relax.MatchCast):
                 found: list[Any] = []

@@ -1,4 +1,4 @@
-"""Minimum cuts: the cheapest of two labels for each node, where neighbours that differ cost."""
+"""Labels the nodes of a graph true or false at the least total cost, as a minimum cut."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class LabelCosts:
     """The costs of labelling nodes true or false, each cost a number of at least 0."""
 
     def __init__(self) -> None:
-        self._rest: dict[Hashable, dict[Hashable, float]] = defaultdict(dict)
-        """What may still flow along each edge."""
+        self._residual: dict[Hashable, dict[Hashable, float]] = defaultdict(dict)
+        """The residual capacity of each edge."""
 
     def if_true(self, node: Hashable, cost: float) -> None:
         """Adds a cost for labelling a node true; `UNLIMITED` forbids it."""
@@ -31,8 +31,8 @@ class LabelCosts:
         self._add(node, other, cost)
 
     def _add(self, tail: Hashable, head: Hashable, cost: float) -> None:
-        self._rest[tail][head] = self._rest[tail].get(head, 0) + cost
-        self._rest[head].setdefault(tail, 0)
+        self._residual[tail][head] = self._residual[tail].get(head, 0) + cost
+        self._residual[head].setdefault(tail, 0)
 
     def cheapest(self) -> set[Hashable]:
         """The nodes that are true in the cheapest labelling, the fewest if several are cheapest.
@@ -53,7 +53,7 @@ class LabelCosts:
         waiting = deque([_SOURCE])
         while waiting:
             tail = waiting.popleft()
-            for head, rest in self._rest[tail].items():
+            for head, rest in self._residual[tail].items():
                 if rest > 0 and head not in levels:
                     levels[head] = levels[tail] + 1
                     waiting.append(head)
@@ -61,22 +61,22 @@ class LabelCosts:
 
     def _block(self, levels: dict[Hashable, int]) -> None:
         """Lets flow what can on paths that go up a level with each edge."""
-        heads = {node: iter(list(self._rest[node])) for node in levels}
+        heads = {node: iter(list(self._residual[node])) for node in levels}
         path = [_SOURCE]
         while path:
             tail = path[-1]
             if tail is _SINK:
                 edges = list(itertools.pairwise(path))
-                flow = min(self._rest[tail][head] for tail, head in edges)
+                flow = min(self._residual[tail][head] for tail, head in edges)
                 for tail, head in edges:
-                    self._rest[tail][head] -= flow
-                    self._rest[head][tail] += flow
-                full = next(k for k, (t, h) in enumerate(edges) if self._rest[t][h] <= 0)
+                    self._residual[tail][head] -= flow
+                    self._residual[head][tail] += flow
+                full = next(k for k, (t, h) in enumerate(edges) if self._residual[t][h] <= 0)
                 del path[full + 1 :]
                 # The edge to the rest of the path is full: the next head is tried.
                 continue
             for head in heads[tail]:
-                if self._rest[tail][head] > 0 and levels.get(head) == levels[tail] + 1:
+                if self._residual[tail][head] > 0 and levels.get(head) == levels[tail] + 1:
                     path.append(head)
                     break
             else:

@@ -523,8 +523,8 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
 
 
 def _with_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with what its kernels call, where another pipeline than ours has scheduled them by
-    our rules.
+    """The module with the micro-kernels that its kernels call, if another pipeline has scheduled
+    these by looplift's rules.
     """
     kernels = [f for f in module.functions.values() if isinstance(f, tirx.PrimFunc)]
     target = next((f.attrs["target"] for f in kernels if "target" in f.attrs), None)

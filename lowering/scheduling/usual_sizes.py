@@ -38,7 +38,7 @@ def estimated_elements(shape: Sequence[Any], sizes: Mapping[Any, int]) -> float:
 
 
 def usual_sizes(body: relax.SeqExpr) -> dict[Any, int]:
-    """The sizes that a function computes in its outermost blocks, where the others are as usual."""
+    """Estimates of the sizes that the outermost blocks of a function compute."""
     sizes: dict[Any, int] = {}
     computed: dict[int, Any] = {}
     for block in body.blocks:
@@ -55,6 +55,6 @@ def usual_sizes(body: relax.SeqExpr) -> dict[Any, int]:
 
 
 def _shape_in(value: Any) -> Any:
-    """The shape that a call copies, as `name_sizes` leaves it; None for anything else."""
+    """The first shape among the arguments of a call; None if there is none."""
     arguments: Iterable[Any] = value.args if isinstance(value, ir.Call) else ()
     return next((a for a in arguments if isinstance(a, relax.ShapeExpr)), None)
