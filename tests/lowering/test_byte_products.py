@@ -186,8 +186,10 @@ def test_convolutions(name: str, right: str) -> None:
     check(text, weights, sizes)
 
 
-@pytest.mark.parametrize("target", TARGETS[1:], ids=str)
-@pytest.mark.parametrize("name", ["padded", "strided"])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    one_of(3, itertools.product(["padded", "strided"], TARGETS[1:])),
+)
 def test_convolutions_for_other_processors(name: str, target: Any) -> None:
     dims, attributes, shape = CONVOLUTIONS[name]
     text = f"""model (uint8[b, 16, {dims}] x) => (int32[b, c, p, q] y) {{

@@ -249,7 +249,7 @@ def imported(model: onnx.ModelProto) -> Any:
         return emit(model)
 
 
-@pytest.mark.parametrize("name", one_of(2, MODELS))
+@pytest.mark.parametrize("name", one_of(3, MODELS))
 def test_every_kernel_runs_on_the_gpu(name: str) -> None:
     """What has no threads would be compiled for the host, which cannot read a GPU's memory."""
     with gpu():
@@ -263,7 +263,7 @@ def test_every_kernel_runs_on_the_gpu(name: str) -> None:
     assert [name for name, text in kernels.items() if "threadIdx.x" not in text] == []
 
 
-@pytest.mark.parametrize("name", one_of(2, MODELS))
+@pytest.mark.parametrize("name", one_of(3, MODELS))
 def test_cuda_code_is_generated(name: str) -> None:
     assert "cuda" in kinds(looplift.compile(imported(parse(MODELS[name])), gpu()).mod)
 
