@@ -33,8 +33,12 @@ def decompose(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
     Compositions are the function bodies that ONNX's operator schemas carry. An operator for which
     there is none, because it would depend on types that are not known, stays.
+
+    Raises ModelError for an operator whose name is not UTF-8.
     """
     model = inline_functions(model)
+    for node in nodes(model.graph):
+        need_text(node.op_type)
     kept: set[Operator] = set()
     for _ in range(_ROUNDS):
         found = {_operator(node) for node in nodes(model.graph)} - kept
@@ -154,7 +158,6 @@ def _operator(node: onnx.NodeProto) -> Operator:
 
 
 def _is_composed(domain: str, op_type: str, opset: int) -> bool:
-    need_text(op_type)
     if find(domain, op_type) is not None:
         return False
     try:

@@ -5,60 +5,14 @@ from __future__ import annotations
 import keyword
 import re
 
-_KEYWORDS_OF_CPP = frozenset(
-    [
-        "alignas",
-        "alignof",
-        "auto",
-        "bool",
-        "case",
-        "catch",
-        "char",
-        "const",
-        "constexpr",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "float",
-        "friend",
-        "goto",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "noexcept",
-        "operator",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "throw",
-        "typedef",
-        "typeid",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-    ]
-)
+_KEYWORDS_OF_CPP = {
+    "alignas", "alignof", "auto", "bool", "case", "catch", "char", "const", "constexpr",
+    "default", "delete", "do", "double", "enum", "explicit", "export", "extern", "float",
+    "friend", "goto", "inline", "int", "long", "mutable", "namespace", "new", "noexcept",
+    "operator", "private", "protected", "public", "register", "short", "signed", "sizeof",
+    "static", "struct", "switch", "template", "this", "throw", "typedef", "typeid", "typename",
+    "union", "unsigned", "using", "virtual", "void", "volatile",
+}  # fmt: skip
 
 
 def identifier(name: str, prefix: str) -> str:

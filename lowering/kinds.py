@@ -28,9 +28,8 @@ _WIDEN_ALL_SIZES = 6
 """From this attempt on, every size becomes a symbol."""
 
 _MOST_ATTEMPTS = 12
-
-
 MAY_BE_EMPTY = "an optional that may be empty passes through a Loop or an If"
+"""Why a model is refused: types of Relax do not say that a value may be absent."""
 
 
 def kind_of(value: Value) -> Kind:

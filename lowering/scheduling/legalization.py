@@ -254,11 +254,8 @@ def _avg_pool(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
 
 def _where(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
     """Selects by the condition as it is: TVM's own kernel converts it to integers of 64 bits."""
-    shapes = [getattr(part.ty, "shape", None) for part in (*call.args, call)]
-    if not is_for_llvm() or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
-        return legalize(bb, call)
-    *operands, result = (list(getattr(shape, "values", [])) for shape in shapes)
-    if not all(_broadcasts(shape, result) for shape in operands):
+    result = _broadcast_shape(call)
+    if not is_for_llvm() or result is None:
         return legalize(bb, call)
 
     def where(*tensors: te.Tensor) -> te.Tensor:
@@ -277,16 +274,11 @@ def _larger_or_smaller(
 
     TVM's own kernel gives the right element where the left one is NaN.
     """
-    left = call.args[0]
-    shapes = [getattr(part.ty, "shape", None) for part in (*call.args, call)]
-    if (
-        "float" not in str(left.ty.dtype)
-        or (isinstance(left, Constant) and not np.isnan(left.value.numpy()).any())
-        or not all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
-    ):
-        return legalize(bb, call)
-    *operands, result = (list(getattr(shape, "values", [])) for shape in shapes)
-    if not all(_broadcasts(shape, result) for shape in operands):
+    left, result = call.args[0], _broadcast_shape(call)
+    # Only scalars: calls with other constants share the kernel of those with tensors.
+    is_scalar = isinstance(left, Constant) and not left.ty.ndim
+    is_number = is_scalar and not np.isnan(left.value.numpy())
+    if "float" not in str(left.ty.dtype) or is_number or result is None:
         return legalize(bb, call)
 
     def extreme(*tensors: te.Tensor) -> te.Tensor:
@@ -297,6 +289,15 @@ def _larger_or_smaller(
         return te.compute(result, element, name=f"T_{call.op.name[6:]}", tag="broadcast")
 
     return bb.call_te(extreme, *call.args)
+
+
+def _broadcast_shape(call: Any) -> list[Any] | None:
+    """The shape of a call to which its operands are known to broadcast; None for other calls."""
+    shapes = [getattr(part.ty, "shape", None) for part in (*call.args, call)]
+    if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes):
+        return None
+    *operands, result = (list(getattr(shape, "values", [])) for shape in shapes)
+    return result if all(_broadcasts(shape, result) for shape in operands) else None
 
 
 def _broadcasts(shape: Sequence[Any], result: Sequence[Any]) -> bool:

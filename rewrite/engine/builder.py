@@ -39,8 +39,10 @@ TO_THE_END = np.iinfo(np.int64).max
 """As the end of a Slice: after the last element of any axis."""
 BEFORE_FIRST = np.iinfo(np.int64).min
 """As the end of a Slice with a negative step: before the first element of any axis."""
-_MOST_NUMBERS = 1 << 17
+_MOST_STORED_NUMBERS = 1 << 17
 """The most iteration numbers that become a constant, which has a megabyte."""
+_MOST_NUMBERS = 1 << 24
+"""The most iteration numbers that a run holds: a loop needs no memory for them."""
 
 
 class Builder:
@@ -206,10 +208,14 @@ class Builder:
     def iteration_numbers(self, loop: CountedLoop) -> Tensor:
         """0, 1, … as an int64 vector with one element for each iteration.
 
-        A run computes long ones, which would make the file large.
+        A run computes long ones, which would make the file large. Raises Miss for more than it
+        should hold.
         """
-        if isinstance(loop.count, int) and loop.count <= _MOST_NUMBERS:
-            return self.constant(np.arange(max(loop.count, 0), dtype=np.int64))
+        if isinstance(loop.count, int):
+            if loop.count > _MOST_NUMBERS:
+                raise Miss("the numbers of {} iterations would fill memory", loop.count)
+            if loop.count <= _MOST_STORED_NUMBERS:
+                return self.constant(np.arange(max(loop.count, 0), dtype=np.int64))
         count = self.squeeze(self.trip_count(loop), [0])
         return self("Range", self.scalar(0), count, self.scalar(1))
 

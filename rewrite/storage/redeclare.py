@@ -42,16 +42,13 @@ def check_declarations(
                     where="shape_dict",
                     remedy=f"It is declared as {declared}",
                 )
-            fixed = [
-                (axis, old, new)
-                for axis, (old, new) in enumerate(zip(declared, shape))
-                if isinstance(old, int) and isinstance(new, int) and old != new
-            ]
-            for axis, old, new in fixed:  # as in TVM, which takes any size
-                _log.warning(
-                    "shape_dict: axis %s of input '%s' gets the size %s; the model declares %s",
-                    axis, name, new, old,
-                )  # fmt: skip
+            for axis, (old, new) in enumerate(zip(declared, shape)):
+                if isinstance(old, int) and isinstance(new, int) and old != new:
+                    # TVM's importer takes any size.
+                    _log.warning(
+                        "shape_dict: axis %s of input '%s' gets the size %s; the model declares %s",
+                        axis, name, new, old,
+                    )  # fmt: skip
 
 
 def redeclare(

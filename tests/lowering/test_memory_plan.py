@@ -179,7 +179,7 @@ def test_what_is_returned_has_memory_of_its_own() -> None:
 
 
 def test_a_storage_holds_the_largest_of_its_tensors() -> None:
-    """Also if that comes first, and if the types differ."""
+    """Also if that comes first."""
     bb = relax.BlockBuilder()
     n = tvm.tirx.Var("n", "int64")
     x = relax.Var("x", relax.TensorType([n, 32], "float64"))

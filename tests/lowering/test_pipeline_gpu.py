@@ -294,7 +294,7 @@ def test_bytes_wrap_around_and_constants_keep_their_digits() -> None:
     assert "T.float64(1000000000000000000" in text
 
 
-def test_bytes_wrap_around_in_every_language_like_c() -> None:
+def test_bytes_wrap_around_on_other_gpus() -> None:
     target = tvm.target.Target({"kind": "metal"}, host={"kind": "llvm"})
     model = parse("""g (uint8[n] a, uint8[n] b) => (uint8[n] y) {
         difference = Sub (a, b) product = Mul (difference, a) y = Div (product, b) }""")

@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from onnx.reference import ReferenceEvaluator
 
+import looplift
 from looplift.rewrite.errors import UnsupportedError
 
+from ..compiled import NATIVE, virtual_machine
+from ..conftest import parse
 from .inputs import Load, check_reference, random
 
 
@@ -197,6 +201,17 @@ def test_extremes_keep_nan_of_either_operand(imported: Load, kind: str) -> None:
     values = np.array([np.nan, np.inf, -np.inf, -2, 0.5, 3], dtype)
     for rows in (values, values[::-1].copy(), values[:0]):
         model.check(values[: len(rows)], np.stack([rows, rows[::-1]]))
+
+
+def test_a_constant_and_a_tensor_keep_nan_in_one_model() -> None:
+    """Calls of equal types share a kernel, which must not depend on the constant."""
+    model = parse("""g (float[3] x, float[3] y) => (float[3] a, float[3] b)
+        <float[3] k = {1, 2, 3}> { a = Max (k, y) b = Max (x, y) }""")
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
+    x, y = np.array([np.nan, 1, 2], np.float32), np.array([1, np.nan, 5], np.float32)
+    a, b = machine["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(y))
+    np.testing.assert_array_equal(a.numpy(), [1, np.nan, 5])
+    np.testing.assert_array_equal(b.numpy(), [np.nan, np.nan, 5])
 
 
 def test_clip_keeps_nan(imported: Load) -> None:
