@@ -15,9 +15,10 @@ from typing import Any
 import onnx
 from tvm import relax
 
-from ..rewrite.errors import ModelError
+from ..rewrite.errors import AssumptionError, ModelError
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Tensor
+from ..rewrite.graph.operators import newest_known
 from ..rewrite.storage.body_arity import check_bodies
 from ..rewrite.storage.exporter import copy_fields
 from ..rewrite.storage.external import external_tensors
@@ -85,7 +86,8 @@ def prepare(
     """The model with declared inputs, and with operators that have a translation.
 
     The second result are the weights that became inputs because parameters are kept. The given
-    model is not changed. Raises ModelError for a model that is too old.
+    model is not changed. Raises ModelError for a model that is too old, and AssumptionError for an
+    opset that does not exist.
     """
     if model.ir_version < 3:
         raise ModelError(
@@ -94,6 +96,7 @@ def prepare(
         )
     opset = opsets(model).get("", 1)
     if options.opset is not None:
+        _check_version(options.opset, opset)
         if options.opset < opset:
             warnings.warn(
                 f"The model is read by opset {options.opset}, though it declares {opset}: "
@@ -107,6 +110,16 @@ def prepare(
         model, weights = lift_weights(model)
     model = redeclare(model, options.shape_dict, options.dtypes)
     return resolve_small_types(decompose(model, opset)), weights
+
+
+def _check_version(version: object, declared: int) -> None:
+    """Raises AssumptionError for a version of the standard operators that does not exist."""
+    newest = max(newest_known(""), declared)
+    if not isinstance(version, int) or not 1 <= version <= newest:
+        raise AssumptionError(
+            f"opset is {version!r}; the versions that are known are 1 to {newest}",
+            remedy=f"Leave it out to read the model by the version it declares, {declared}",
+        )
 
 
 def emit_graph(

@@ -14,11 +14,12 @@ from onnx import TensorProto
 from tvm import relax, tirx
 from tvm.ir.supply import UniqueNameSupply
 
-from ..rewrite.errors import AssumptionError, UnsupportedError
+from ..rewrite.errors import UnsupportedError
 from ..rewrite.graph.declarations import declaration
 from ..rewrite.graph.ir import Constant, Graph, Tensor
 from ..rewrite.graph.names import graphs
 from ..rewrite.storage.dim_formulas import evaluate_formula, is_formula
+from ..rewrite.storage.redeclare import element_type
 from .constants import stored
 from .identifiers import identifier
 from .small_types import stored_dtype
@@ -92,7 +93,8 @@ class Signature:
         self._shapes = dict(shape_dict or {})
         self._dtypes = dict(dtype_dict) if isinstance(dtype_dict, Mapping) else {}
         # One type for all inputs has no effect, as in TVM: the model declares theirs.
-        _check_types([dtype_dict] if isinstance(dtype_dict, str) else self._dtypes.values())
+        for dtype in [dtype_dict] if isinstance(dtype_dict, str) else self._dtypes.values():
+            element_type(dtype)
         self._sanitize = sanitize_names
         self._names = UniqueNameSupply()
         self._infos = {tensor: declaration(tensor, tensor.info) for tensor in graph.inputs}
@@ -239,16 +241,3 @@ def _element(name: str, tensor: onnx.TypeProto.Tensor) -> Element:
         return Element(dtype)
     sizes = [dim.dim_value for dim in tensor.shape.dim]
     return Element(dtype, tuple(size if size > 0 else None for size in sizes))
-
-
-def _check_types(names: Iterable[str]) -> None:
-    """Raises AssumptionError for a name that TVM does not know as a type."""
-    for name in names:
-        try:
-            tvm.DataType(name)
-        except ValueError as error:
-            raise AssumptionError(
-                f"{name!r} is not an element type",
-                where="dtype_dict",
-                remedy="Give a name of TVM, such as float16",
-            ) from error

@@ -431,6 +431,22 @@ class TestResult:
         assert str(result.verify(sizes={"T": [1, 100]})) == "equal in 8 runs (T=1|100)"
         with pytest.raises(AssumptionError, match="'S' is not an open dimension"):
             result.verify(sizes={"S": [1]})
+        not_sizes: Any = {"T": 1}
+        with pytest.raises(AssumptionError, match="The sizes of 'T' are 1, which is not a list"):
+            result.verify(sizes=not_sizes)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"shapes": {"x": 3}}, "The shape of input 'x' is 3, which is not a list"),
+        ({"shapes": {"x": "1,T"}}, "The shape of input 'x' is '1,T', which is not a list"),
+        ({"shapes": ["x"]}, r"\['x'\] does not assert the shapes of inputs"),
+    ],
+)
+def test_shapes_that_are_none(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(AssumptionError, match=words):
+        rewrite(parse("g (float[N] x) => (float[N] y) { y = Neg(x) }"), **options)
 
 
 @pytest.mark.parametrize("size", ["x", -1, 1.5, None])

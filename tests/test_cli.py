@@ -364,6 +364,9 @@ class TestWrongCalls:
         assert "batch, samples" in error
         fixed = complaint(call("check", gated, "--no-tvm", "--dim", "batch=1", "--size", "batch=2"))
         assert "'batch' is asserted to be 1" in fixed
+        bound = ("--dim", "batch>=2", "--size", "batch=3,1")
+        below = complaint(call("check", gated, "--no-tvm", *bound))
+        assert "The size 1 of 'batch' cannot be tried: 'batch' is at least 2" in below
 
     def test_more_of_no_trace(self, gated: Path, tmp_path: Path) -> None:
         error = complaint(call("rewrite", gated, "-o", tmp_path / "out.onnx", "--trace-all"))

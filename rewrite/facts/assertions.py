@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,7 @@ class Assertions:
         """Makes assertions from what `looplift.rewrite` takes.
 
         Raises AssumptionError for a text that is not a dim, for dims that contradict each other,
-        and for a mask axis that is not an integer.
+        for shapes that are not lists, and for a mask axis that is not an integer.
         """
         exact, minima = _parse_dims(dims)
         names = [prefix_masks] if isinstance(prefix_masks, str) else list(prefix_masks)
@@ -64,7 +64,7 @@ class Assertions:
             dict(inputs or {}),
             exact,
             minima,
-            {name: tuple(shape) for name, shape in (shapes or {}).items()},
+            _parse_shapes(shapes or {}),
             {name: _axis(name, axis) for name, axis in axes.items()},
         )
 
@@ -165,6 +165,28 @@ def _parse_dims(dims: Dims) -> tuple[dict[str, int], dict[str, int]]:
                 remedy="Drop one of the two",
             )
     return exact, minima
+
+
+def _parse_shapes(shapes: Shapes) -> dict[str, Shape]:
+    """The shapes of inputs."""
+    if not isinstance(shapes, Mapping):
+        raise AssumptionError(
+            f"{shapes!r} does not assert the shapes of inputs",
+            remedy='Write a dict of lists, such as {"x": [1, "T"]}',
+        )
+    for name, shape in shapes.items():
+        check_is_shape(name, shape)
+    return {name: tuple(shape) for name, shape in shapes.items()}
+
+
+def check_is_shape(name: str, shape: object, where: str = "") -> None:
+    """Raises AssumptionError if the shape of input `name` is not a sequence."""
+    if isinstance(shape, str) or not isinstance(shape, Iterable):
+        raise AssumptionError(
+            f"The shape of input '{name}' is {shape!r}, which is not a list",
+            where=where,
+            remedy=f'Write a list of sizes: {{"{name}": [1, "T"]}}',
+        )
 
 
 MOST_DIGITS = 19

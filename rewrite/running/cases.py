@@ -81,7 +81,8 @@ class Cases:
     `inputs` and those of `assertions` are given values, whose sizes the generated ones match.
     `choices` has sizes for some dimensions; all combinations of them are tried. External data is
     relative to `base_dir`. Raises `CannotGenerateInputs` for an input whose values cannot be
-    generated, and AssumptionError for a choice for an unknown dimension.
+    generated, and AssumptionError for choices for an unknown dimension, or that are not sizes that
+    the assertions allow.
     """
 
     def __init__(
@@ -142,6 +143,19 @@ class Cases:
                 f"'{unknown}' is not an open dimension of the inputs",
                 remedy=f"The open dimensions are: {', '.join(open_dims) or 'none'}",
             )
+        for name, sizes in self._choices.items():
+            low = self._minima.get(name, 0)
+            if not isinstance(sizes, Sequence) or not all(isinstance(n, int) for n in sizes):
+                raise AssumptionError(
+                    f"The sizes of '{name}' are {sizes!r}, which is not a list of integers",
+                    remedy=f'Write {{"{name}": [1, 2]}}',
+                )
+            below = [size for size in sizes if size < low]
+            if below:
+                raise AssumptionError(
+                    f"The size {below[0]} of '{name}' cannot be tried: '{name}' is at least {low}",
+                    remedy=f"Drop the size, or the assertion about '{name}'",
+                )
 
     def __iter__(self) -> Iterator[Case]:
         """Cases at several sizes, then cases for the constants in comparisons."""

@@ -12,6 +12,7 @@ import onnx
 from onnx import helper
 
 from ..errors import AssumptionError
+from ..facts.assertions import check_is_shape
 from ..graph.declarations import shape_of
 from .protos import containers
 
@@ -23,8 +24,13 @@ def check_declarations(
 ) -> None:
     """Warns of names that are not inputs, which TVM's importer ignores.
 
-    Raises AssumptionError for a shape whose rank is not that of the input.
+    Raises AssumptionError for a shape that is not a list, or whose rank is not that of the input.
     """
+    if not isinstance(shapes, Mapping):
+        raise AssumptionError(
+            f"shape_dict is {shapes!r}, which is not a dict",
+            remedy='Write a dict of lists, such as {"x": [1, "T"]}',
+        )
     inputs = {info.name: info.type.tensor_type for info in model.graph.input}
     for argument, names in (("shape_dict", shapes), ("dtype_dict", dtypes)):
         for name in names:
@@ -34,6 +40,7 @@ def check_declarations(
                     argument, name, ", ".join(inputs),
                 )  # fmt: skip
     for name, shape in shapes.items():
+        check_is_shape(name, shape, "shape_dict")
         if name in inputs and inputs[name].HasField("shape"):
             declared = shape_of(inputs[name].shape)
             if len(declared) != len(shape):
@@ -62,7 +69,9 @@ def redeclare(
     """
     inputs = [info for info in model.graph.input if info.type.HasField("tensor_type")]
     resized = [info.name for info in inputs if info.name in shapes]
-    elements = {info.name: _element(dtypes[info.name]) for info in inputs if info.name in dtypes}
+    elements = {
+        info.name: element_type(dtypes[info.name]) for info in inputs if info.name in dtypes
+    }
     if not resized and not elements:
         return model
     changed = onnx.ModelProto()
@@ -84,12 +93,16 @@ def redeclare(
     return changed
 
 
-def _element(dtype: str) -> int:
-    """The element type of a name such as `float16`; undefined if there is none."""
+def element_type(name: str) -> int:
+    """The number in ONNX of a type such as `float16`. Raises AssumptionError if there is none."""
     try:
-        return int(helper.np_dtype_to_tensor_dtype(np.dtype(str(dtype))))
+        return int(helper.np_dtype_to_tensor_dtype(np.dtype(str(name))))
     except (TypeError, ValueError, KeyError):
-        return onnx.TensorProto.UNDEFINED
+        raise AssumptionError(
+            f"{name!r} is not an element type",
+            where="dtype_dict",
+            remedy="Give a name of NumPy, such as float16",
+        ) from None
 
 
 def _write_shape(tensor: onnx.TypeProto.Tensor, shape: Sequence[Any]) -> None:

@@ -504,11 +504,21 @@ class TestOperators:
         assert "float" in looplift.compile(module, "c").mod.imports[0].inspect_source()
 
 
-@pytest.mark.parametrize("types", ["float999", {"x": "float999"}])
-def test_a_type_that_is_none(types: str | dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"dtype_dict": "float999"}, r"'float999' is not an element type \(dtype_dict"),
+        ({"dtype_dict": {"x": "float999"}}, r"'float999' is not an element type \(dtype_dict"),
+        ({"dtype_dict": {"x": "float99"}}, "'float99' is not an element type"),
+        ({"shape_dict": {"x": 2}}, "The shape of input 'x' is 2, which is not a list"),
+        ({"shape_dict": ["x"]}, r"shape_dict is \['x'\], which is not a dict"),
+        ({"opset": 999}, "opset is 999; the versions that are known are 1 to"),
+        ({"opset": 0}, "opset is 0"),
+        ({"opset": "17"}, "opset is '17'"),
+    ],
+)
+def test_arguments_that_cannot_be_used(arguments: dict[str, Any], words: str) -> None:
     text = "g (float[2] x) => (float[2] y) { y = Neg(x) }"
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
-    with pytest.raises(
-        looplift.AssumptionError, match=r"'float999' is not an element type \(dtype"
-    ):
-        looplift.from_onnx(model, dtype_dict=types)
+    with pytest.raises(looplift.AssumptionError, match=words):
+        looplift.from_onnx(model, **arguments)
