@@ -12,7 +12,13 @@ from tvm import ir, sym, tirx
 
 from .affine import Affine, affine, int64, static_size
 from .nests import Nest, depends, nests_of, substituted
-from .products import SumOfProducts, maximum_of_windows, sum_of_products, sum_of_windows
+from .products import (
+    SumOfProducts,
+    maximum_of_windows,
+    sum_of_products,
+    sum_of_windows,
+    up_to_last_variable,
+)
 from .stores import Store, epilogue_of
 
 _MOST_TAPS = 4096
@@ -169,7 +175,7 @@ def _windows_of(
     if channels_last:
         # The last axis is that of the rows, or of channels with windows of their own.
         columns = (product_.rows or product_.batch)[-1:]
-        if not columns or not depends(product_.c[-1], columns):
+        if not columns or not depends(up_to_last_variable(product_.c)[-1], columns):
             return None
     store = Store(epilogue, variables, product_.extents, columns)
     if not store.is_storable:
@@ -185,7 +191,9 @@ def _by_axis(
 
     With `channels_last`, an axis of channels may follow them.
     """
-    indices = product_.b.indices
+    indices = up_to_last_variable(product_.b.indices)
+    if not indices:
+        return None
     summed = [v for v in product_.reduced if depends(indices[-1], [v])]
     is_last = channels_last and len(summed) == 1 and not depends(indices[-1], product_.columns)
     axes: list[SpatialAxis] = []

@@ -153,6 +153,26 @@ def _with_simple_indices(block: Any) -> Any:
     )  # fmt: skip
 
 
+def without_single_iterations(nest: Nest) -> Nest:
+    """The nest without loops over one place, as along an axis of size 1: its indices there are 0.
+
+    Reductions keep theirs, which say that the nest is one.
+    """
+    single = [
+        is_number(extent, 1) and int(variable.iter_type) == SPATIAL
+        for variable, extent in zip(nest.block.iter_vars, nest.extents, strict=True)
+    ]
+    if not any(single):
+        return nest
+    block = nest.block
+    zero = {v.var: tirx.const(0, v.var.ty.dtype) for v, one in zip(block.iter_vars, single) if one}
+    body = substituted(block.body, zero)
+    init = None if block.init is None else substituted(block.init, zero)
+    kept = [v for v, one in zip(block.iter_vars, single) if not one]
+    extents = tuple(extent for extent, one in zip(nest.extents, single) if not one)
+    return Nest(s_tir.SBlock(kept, [], [], block.name_hint, body, init), extents)
+
+
 def is_number(expression: Any, number: int) -> bool:
     """Whether an expression is a number, as it stands."""
     return isinstance(expression, tirx.IntImm) and int(expression) == number

@@ -15,7 +15,7 @@ from typing import Any
 
 from tvm import ir, sym, tirx
 
-from .affine import Affine, affine, int64
+from .affine import Affine, affine, int64, static_size
 from .lane_kernels import LOWEST
 from .nests import Nest, depends, loads, substituted
 
@@ -201,9 +201,21 @@ def _by_role(
 
 def _order(indices: Sequence[Any], variables: Sequence[Any], channels_last: bool) -> list[Any]:
     """The variables of the output in the order of its axes, or with the last axis second."""
+    indices = up_to_last_variable(indices)
     if channels_last and len(indices) > 2:
         indices = [indices[0], indices[-1], *indices[1:-1]]
     return [v for index in indices for v in variables if depends(index, [v])]
+
+
+def up_to_last_variable(indices: Sequence[Any]) -> list[Any]:
+    """The indices of an element without those at the end that are constant.
+
+    They belong to axes of size 1, as of an image that is one element wide.
+    """
+    count = len(indices)
+    while count and static_size(indices[count - 1]) is not None:
+        count -= 1
+    return list(indices[:count])
 
 
 def _suffix(items: Sequence[Any], fits: Any) -> tuple[list[Any], list[Any]]:

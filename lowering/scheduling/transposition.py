@@ -22,7 +22,7 @@ from .elementwise import is_plain
 from .emission import bound, ceil_div, compute_block, even_part, for_items, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_function, native_tile
-from .nests import Nest, inlined, loads, nests_of
+from .nests import Nest, inlined, loads, nests_of, without_single_iterations
 from .stores import NestValue, Store
 
 _SIDE = 64
@@ -66,6 +66,7 @@ class _Transposed:
 def _transposed(nest: Nest) -> _Transposed | None:
     if not is_plain(nest):
         return None
+    nest = without_single_iterations(nest)
     order = [index for index in nest.indices if not isinstance(index, tirx.IntImm)]
     variables = nest.variables
     if len(order) < 2 or len({str(v) for v in order}) != len(order) or len(order) != len(variables):

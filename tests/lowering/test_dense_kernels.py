@@ -25,6 +25,7 @@ from looplift.lowering.scheduling.emission import even_part, even_start
 from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.reduction import RowReduction
+from looplift.lowering.scheduling.transposition import Transposition
 from looplift.lowering.scheduling.winograd import Winograd
 
 from ..samples import one_of
@@ -200,7 +201,20 @@ def test_the_bounds_of_padding_may_be_written_in_any_way() -> None:
 def test_a_convolution_of_planes_of_one_column() -> None:
     sizes = [{"h": h} for h in (1, 7, 64)]
     text = "model (float[1, 16, h, 1] x) => (y) { y = Conv <pads = [1, 0, 1, 0]> (x, f) }"
-    check(text, {"f": weight(20, 16, 3, 1)}, sizes)
+    weights = {"f": weight(20, 16, 3, 1)}
+    assert len(taken_by(Convolution(), text, weights)) == 1
+    check(text, weights, sizes)
+
+
+def test_a_line_of_channels_with_an_axis_of_size_1_after_it() -> None:
+    """As exporters write a convolution of a sequence with channels last."""
+    text = """model (float[b, h, 16, 1] x) => (y) {
+        t = Transpose <perm = [0, 2, 1, 3]> (x) c = Conv <pads = [2, 0, 2, 0]> (t, f)
+        r = Relu (c) y = Transpose <perm = [0, 2, 1, 3]> (r) }"""
+    weights = {"f": weight(24, 16, 5, 1)}
+    assert len(taken_by(Convolution(), text, weights)) == 1
+    assert taken_by(Transposition(), text, weights)
+    check(text, weights, [{"b": b, "h": h} for b, h in ((1, 1), (2, 64), (3, 7))])
 
 
 @pytest.mark.parametrize("attributes", one_of(2, ["pads = [5, 5], strides = [5]", "pads = [5, 5]"]))
