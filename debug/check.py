@@ -76,14 +76,14 @@ class RunComparison:
     """The random inputs that are scalars."""
     verdicts: dict[str, str] = field(default_factory=dict)
     """By column: `equal`, `different`, `crashed` (the run of an empty input), or `unstable`
-    (rounding errors in the inputs change the original by a similar amount)."""
+    (rounding errors change the original by a similar amount)."""
     distances: dict[str, float] = field(default_factory=dict)
     """By column: the largest absolute difference to the original."""
     seconds: dict[str, float] = field(default_factory=dict)
     """By column: the median latency."""
     differences: list[str] = field(default_factory=list)
     unstable: dict[str, list[str]] = field(default_factory=dict)
-    """By column: the outputs that rounding errors in the inputs change by a similar amount."""
+    """By column: the outputs that rounding errors change by a similar amount in the original."""
 
     def label(self) -> str:
         """`T=2, B=3, mode=1`."""
@@ -160,7 +160,8 @@ def check(
         others = _sessions(checked, result, source, settings, stack)
         tolerances = Tolerances(working_precision(proto))
         sides = {
-            name: Candidate.of(proto, original, other, tolerances) for name, other in others.items()
+            name: Candidate.of(proto, original, other, tolerances, folder)
+            for name, other in others.items()
         }
         for case in cases:
             run = _compared(case, sides, assertions.inputs)

@@ -178,7 +178,9 @@ class ReferenceRuns:
         if problem:
             return [Difference("", problem)]
         runner = _RefusalRecorder(model)
-        side = Candidate.of(self.request.proto, self._session, runner, self.tolerances)
+        side = Candidate.of(
+            self.request.proto, self._session, runner, self.tolerances, self.request.base_dir
+        )
         ended = set()
         unstable: dict[int, Sequence[str]] = {}
         for number, case in enumerate(self.cases):

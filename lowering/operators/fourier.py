@@ -70,8 +70,13 @@ def stft(ctx: ConverterContext) -> Value:
     """STFT, see https://onnx.ai/onnx/operators/onnx__STFT.html.
 
     (signal [b, n, 1 or 2], frame step, window, frame length) -> [b, frames, frequencies, 2].
+    Exporters leave out the last axis of a real signal, and onnxruntime accepts that.
     """
     signal, step, window, given = (ctx.inputs[slot] for slot in range(4))
+    dims = dims_of(signal, "signal")
+    if len(dims) == 2:
+        shape = relax.ShapeExpr([*dims, tirx.IntImm("int64", 1)])
+        signal = ctx.bb.normalize(relax.op.reshape(signal, shape))
     if given is None and window is None:
         raise UnsupportedError("the node has neither `window` nor `frame_length`")
     length = dims_of(window, "window")[0] if given is None else size_of(ctx, given)
@@ -101,7 +106,6 @@ def _frames(ctx: ConverterContext, signal: Value, length: Any, step: Any, window
 
         return te.compute([batch, frames, length, parts], element, name="frames")
 
-    dims_of(signal, "signal")
     windows = [] if window is None else [window]
     return ctx.call_te(compute, signal, length, step, *windows, name="frames")
 

@@ -48,12 +48,16 @@ class Operator:
 
 @cache
 def operator(op: str, domain: str, opset: int) -> Operator | None:
-    """The operator in an opset; None if the onnx package lacks it there."""
+    """The operator in an opset; None if the onnx package lacks it there.
+
+    The first version of GroupNormalization was deprecated later, when the second replaced it.
+    Models have it, and runtimes run it.
+    """
     try:
         schema = defs.get_schema(op, opset, domain)
     except defs.SchemaError:
         return None
-    if schema.deprecated:
+    if schema.deprecated and schema.since_version > versions(op, domain)[0][0]:
         return None
     return Operator(
         inputs=tuple(map(_formal, schema.inputs)),

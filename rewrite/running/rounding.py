@@ -1,4 +1,4 @@
-"""Measures how much the outputs of a run change when its inputs change by rounding errors.
+"""Measures how much outputs change when the inputs or weights of a model change by rounding errors.
 
 Rounding errors decide where a model compares floats or rounds them to integers: which of two nearly
 equal scores comes first, say. A rewrite that adds in another order may change such outputs as well.
@@ -8,16 +8,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import onnx
+from onnx import numpy_helper
 
 from .compare import Tolerances, distances, is_float, wrong_elements
-from .runtime import Array, Executable, ExecutionError, Feed, RuntimeValue
+from .runtime import (
+    Array,
+    Executable,
+    ExecutionError,
+    Feed,
+    IsolatedSession,
+    RuntimeValue,
+    SerializedModel,
+)
 
 _FACTOR = 4.0
 """How many times as much as rounding errors of the inputs a rewrite may change an element."""
+_VERSIONS = 4
+"""The versions that `rounded_versions` has."""
+_LARGEST_MODEL = 2**28
+"""The bytes of a model up to which it has other versions."""
+_PERTURBED = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE))
+"""The types of weights that get rounding errors."""
 
 
 def nearby_outputs(
@@ -47,6 +64,37 @@ def nearby_outputs(
         except ExecutionError:  # such a run says nothing about the outputs
             continue
         yield outputs
+
+
+def rounded_versions(model: onnx.ModelProto, base_dir: str = "") -> Iterator[Executable]:
+    """Versions of a model that differ from it by rounding errors.
+
+    The first is the model as onnxruntime runs it without its optimizer, which computes quantised
+    parts in other steps. In the others, the weights differ by one rounding error. A version can be
+    run until the next one is asked for.
+    """
+    if model.ByteSize() > _LARGEST_MODEL:
+        return
+    rng = np.random.default_rng(0)
+    for number in range(_VERSIONS):
+        version = model if number == 0 else _with_nearby_weights(model, rng)
+        try:
+            session = IsolatedSession(SerializedModel(version, base_dir), optimizes=False)
+        except ExecutionError:  # such a version says nothing about the outputs
+            continue
+        with closing(session):
+            yield session
+
+
+def _with_nearby_weights(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto:
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    exact = Tolerances(relative=0.0)
+    for tensor in changed.graph.initializer:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.data_type in _PERTURBED:
+            array = numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(_nearby(array, exact, 0.0, rng), tensor.name))
+    return changed
 
 
 def is_explained(

@@ -84,6 +84,17 @@ def test_frames_of_a_signal(imported: Load, onesided: int) -> None:
         model.check(random(2, length, 1), np.hanning(16).astype(np.float32))
 
 
+@pytest.mark.parametrize("shape", ["b, n", "2, 100"])
+def test_a_signal_without_an_axis_of_parts(imported: Load, shape: str) -> None:
+    model = imported(
+        f"""
+        g (float[{shape}] x, float[16] window) => (float[?, ?, ?, ?] y) <int64 step = {{5}}> {{
+            y = STFT (x, step, window)
+        }}"""
+    )
+    model.check(random(2, 100), np.hanning(16).astype(np.float32))
+
+
 def test_frames_of_a_length_and_a_step_that_are_inputs(imported: Load) -> None:
     model = imported(
         """

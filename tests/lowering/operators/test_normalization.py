@@ -69,6 +69,16 @@ def test_group_normalization(imported: Load, dtype: str) -> None:
         model.check(*(value.astype(kind) for value in given))
 
 
+def test_the_first_version_of_group_normalization(imported: Load) -> None:
+    """Deprecated by the second, but models have it, and onnxruntime runs it."""
+    model = imported("""
+        <ir_version: 8, opset_import: ["" : 18]>
+        g (float[n, 6, h] x, float[2] scale, float[2] bias) => (float[n, 6, h] y)
+        { y = GroupNormalization <num_groups = 2, epsilon = 0.01> (x, scale, bias) }""")
+    for shape in ((2, 6, 5), (1, 6, 1)):
+        model.check(random(*shape), random(2), random(2))
+
+
 def _group_normalization(opset: int, numbers: str) -> Any:
     """A virtual machine for one in two groups, of any channels."""
     model = onnx.parser.parse_model(f"""

@@ -19,10 +19,11 @@ from looplift.rewrite.engine.rule import Phase
 from looplift.rewrite.graph.ir import Tensor
 from looplift.rewrite.running import verify as verifying
 from looplift.rewrite.running.branches import BranchRecorder, RecordingSession
+from looplift.rewrite.running.cases import Case
 from looplift.rewrite.running.compare import Tolerances
-from looplift.rewrite.running.rounding import is_explained, nearby_outputs
+from looplift.rewrite.running.rounding import is_explained, nearby_outputs, rounded_versions
 from looplift.rewrite.running.runtime import Feed, IsolatedSession, SerializedModel, Session
-from looplift.rewrite.running.verify import verify
+from looplift.rewrite.running.verify import Candidate, verify
 
 from ...small_models import model
 
@@ -110,15 +111,55 @@ def test_nearby_runs_that_fail_explain_nothing() -> None:
     assert 0 < len(_nearby(text, np.array([0.9999999], np.float32))) < 16
 
 
+def test_versions_of_a_model() -> None:
+    """Weights differ by a rounding error; those without a fraction may be counts or flags."""
+    text = "g (int64[N] k) => (float[N] y, float[N] z) { x = Cast<to = 1>(k) y = Mul(x, c) z = Mul(x, d) }"
+    proto = model(text, c=np.float32(0.7), d=np.float32(3))
+    found = [version.run({"k": ints([1, 5])}) for version in rounded_versions(proto)]
+    assert len(found) == 4
+    assert np.array_equal(found[0][0], floats([0.7, 3.5]))
+    assert len({float(y[0]) for y, _ in found}) > 1
+    assert all(0 <= abs(y / floats([0.7, 3.5]) - 1).max() <= 3e-7 for y, _ in found)
+    assert all(np.array_equal(z, floats([3, 15])) for _, z in found)
+
+
+QUANTISED = """g (float[N,4] x) => (float[N,4] y) <uint8 o = {0}> {
+    q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) m = Softmax(d)
+    r = QuantizeLinear(m, t, o) y = DequantizeLinear(r, t, o) }"""
+
+
+def test_what_onnxruntimes_optimizer_changes_does_not_count() -> None:
+    """It computes the softmax of quantised numbers as one operator, from a table."""
+    proto = model(QUANTISED, s=np.float32(0.04), t=np.float32(1 / 255))
+    feed = {"x": np.random.default_rng(0).uniform(0, 10, (200, 4)).astype(np.float32)}
+    original = Session(SerializedModel(proto))
+    plain = Session(SerializedModel(proto), optimizes=False)
+    expected = original.run(feed)
+    case = Case(feed, expected, {"N": 200}, 0.1)
+    candidate = Candidate.of(proto, original, plain, Tolerances("float32"))
+    assert not np.array_equal(expected[0], plain.run(feed)[0])
+    assert candidate.compare_run(case, 60.0).unstable == ["y"]
+    wrong = Session(SerializedModel(model(QUANTISED, s=np.float32(0.03), t=np.float32(1 / 255))))
+    assert (
+        Candidate.of(proto, original, wrong, Tolerances("float32"))
+        .compare_run(case, 60.0)
+        .differences
+    )
+
+
 SINE = "g (float[N] x) => (float[N] y, float[N] z) { a = Mul(x, c) BODY y = Sin(b) z = Neg(x) }"
 """With a large factor, rounding errors determine every element of y."""
 
 
-def _pair(factor: float, after: str = SINE) -> list[onnx.ModelProto]:
+def _sines(factor: float, after: str = SINE) -> list[tuple[str, dict[str, Any]]]:
     bodies = ("b = Mul(a, d)", "e = Mul(d, c) b = Mul(x, e)")
     constants = {"c": np.float32(factor), "d": np.float32(0.7)}
     texts = (SINE.replace("BODY", bodies[0]), after.replace("BODY", bodies[1]))
-    return [model(text, **constants) for text in texts]
+    return [(text, constants) for text in texts]
+
+
+def _pair(factor: float, after: str = SINE) -> list[onnx.ModelProto]:
+    return [model(text, **constants) for text, constants in _sines(factor, after)]
 
 
 def test_runs_that_depend_on_rounding_errors_do_not_count() -> None:
@@ -127,7 +168,22 @@ def test_runs_that_depend_on_rounding_errors_do_not_count() -> None:
     assert not found.differences
     assert {"N": 8} not in found.sizes
     assert "`y` differs" in " ".join(found.notes())
-    assert "rounding errors in the inputs change it" in " ".join(found.notes())
+    assert "rounding errors in the inputs or weights change it" in " ".join(found.notes())
+
+
+def test_rounding_errors_of_weights_count_where_no_input_is_a_float() -> None:
+    integers = [
+        model(
+            text.replace("float[N] x", "int64[N] k").replace("{ a", "{ x = Cast<to = 1>(k) a"),
+            **constants,
+        )
+        for text, constants in _sines(12345.678e3)
+    ]
+    found = verify(*integers)
+    assert not found.differences
+    assert "`y` differs" in " ".join(found.notes())
+    wrong = [SINE.replace("BODY", f"b = {op}(a, d)") for op in ("Mul", "Add")]
+    assert verify(*(model(each, c=np.float32(3), d=np.float32(0.7)) for each in wrong)).differences
 
 
 def test_runs_of_empty_inputs_alone_verify_nothing() -> None:
