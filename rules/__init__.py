@@ -16,6 +16,7 @@ from .branches.empty_guard import InlineBranchRightForEmpty
 from .branches.if_to_where import IfToWhere
 from .branches.same_condition import AbsorbNegatedCondition, CollapseNestedIf, MergeSiblingIfs
 from .contrib.attention import DecomposeAttention, DecomposeMultiHeadAttention
+from .contrib.experimental import DecomposeAffine, DecomposeCrop
 from .contrib.fused_operators import DecomposeFusedConv, DecomposeFusedGemm, DecomposeFusedMatMul
 from .contrib.gelu import DecomposeGelu
 from .contrib.normalization import (
@@ -123,8 +124,10 @@ PHASES: tuple[Phase, ...] = (
             DecomposeEmbedLayerNormalization,
             DecomposeMultiHeadAttention,
             DecomposeAttention,
+            DecomposeAffine,
+            DecomposeCrop,
         ),
-        "Decomposes operators of com.microsoft into standard ones.",
+        "Decomposes operators of com.microsoft, and experimental ones, into standard ones.",
     ),
     Phase(
         "constants",

@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Value, as_int, as_tensor
-from .broadcasting import dims_of
+from .broadcasting import dims_of, known_dims
 from .registry import Accepts, ConverterContext, converts
 from .resize_kernels import Axis, Sampling, resize
 from .sizes import sizes_of
@@ -73,7 +73,8 @@ def convert_resize(ctx: ConverterContext) -> Value:
     windows = _windows(ctx, roi, sampling, len(axes))
     computed = ctx.cast(ctx.tensor(1), "float32") if None in windows else None
     operands = _ResizeOperands(ctx, data, axes, windows, sampling, computed)
-    if not _is_absent(ctx, scales):
+    # Exactly one of the two has elements.
+    if not _is_absent(ctx, scales) and (_is_absent(ctx, sizes) or _has_elements(scales)):
         return _by_scales(operands, scales)
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
     wanted = _wanted_sizes(operands, sizes)
@@ -109,6 +110,11 @@ def _sampling(ctx: ConverterContext, *, is_old: bool) -> Sampling:
         ctx.attr("extrapolation_value", 0.0),
         bool(ctx.attr("antialias", 0)) and ctx.attr("mode", "nearest") != "nearest",
     )
+
+
+def _has_elements(vector: Value) -> bool:
+    """Whether a vector is known to have elements."""
+    return bool(as_int((known_dims(vector) or [None])[0]))
 
 
 def _is_absent(ctx: ConverterContext, value: Value) -> bool:

@@ -69,6 +69,7 @@ def test_group_normalization(imported: Load, dtype: str) -> None:
         model.check(*(value.astype(kind) for value in given))
 
 
+@pytest.mark.filterwarnings("ignore:.*GroupNormalization.*:UserWarning")
 def test_the_first_version_of_group_normalization(imported: Load) -> None:
     """Deprecated by the second, but models have it, and onnxruntime runs it."""
     model = imported("""

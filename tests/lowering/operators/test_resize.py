@@ -122,6 +122,15 @@ def test_sizes_and_scales_known_at_run_time(imported: Load) -> None:
     by_scale.check(random(1, 2, 4, 5), np.array([1, 1, 1.5, 3], np.float32))
 
 
+def test_an_empty_vector_of_scales_that_a_run_gives(imported: Load) -> None:
+    model = imported("""
+    g (float[1, 2, h, w] x, float[r] roi, float[s] scales, int64[4] sizes) => (float[?, ?, ?, ?] y) {
+        y = Resize <mode = "nearest"> (x, roi, scales, sizes)
+    }""")
+    empty = np.zeros(0, np.float32)
+    model.check(random(1, 2, 4, 5), empty, empty, np.array([1, 2, 3, 9]))
+
+
 @pytest.mark.parametrize(
     ("scale", "formula"),
     [(2048, "n * 2048"), (0.5, "n // 2"), (1.5, "n * 3 // 2"), (0.2, "n // 5")],
