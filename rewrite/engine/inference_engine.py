@@ -3,7 +3,7 @@
 A rule chooses a form, such as LSTM instead of Loop, because it is the fastest or smallest one.
 Where the user names an engine (`--for openvino`), a patch that adds a form which that engine
 refuses or computes wrongly is undone, and the rule declines. Forms that the file already has may
-stay.
+stay. A patch that decomposes one of onnxruntime's own operators is undone for onnxruntime.
 
 Each entry was measured with `benchmarks/engines.py`; a new release may support more.
 """
@@ -18,6 +18,7 @@ from types import MappingProxyType
 from ..errors import LoopliftError
 from ..facts.facts import Facts
 from ..graph.ir import Node, bodies
+from ..graph.operators import runtime_operators, versions
 from .edits import Edits
 from .miss import Refusal
 
@@ -40,6 +41,9 @@ class InferenceEngine:
     lacks: frozenset[str] = frozenset()
     reshapes_iteration_numbers: bool = False
     """Whether it gives the iteration number of a Loop the shape [1], which needs a Reshape."""
+    has_contrib_operators: bool = False
+    """Whether it runs the operators that onnxruntime adds to ONNX. They stay, because what they are
+    decomposed into is slower."""
 
     def refusals(self, node: Node, facts: Facts) -> Iterator[str]:
         """The forms of a node that the engine does not support; ignores its bodies."""
@@ -87,7 +91,7 @@ ENGINES = MappingProxyType(
     {
         engine.name: engine
         for engine in (
-            InferenceEngine("onnxruntime"),
+            InferenceEngine("onnxruntime", has_contrib_operators=True),
             InferenceEngine("tvm"),
             # 2026.4 ignores sequence_lens and peepholes, and does not compile HardSigmoid.
             InferenceEngine("openvino", _recurrent("with sequence_lens", "with P", _ACTIVATIONS)),
@@ -153,7 +157,14 @@ class UnsupportedNodes:
         self._refusals = {node: self._refused(node) for node in facts.index.walk()}
 
     def check(self, patch: Edits) -> None:
-        """Raises Refusal if a patch adds an unsupported form without removing the same form."""
+        """Raises Refusal if a patch adds an unsupported form without removing the same form, or
+        decomposes an operator that the engine runs as it is.
+        """
+        root = patch.root
+        if self._engine.has_contrib_operators and patch.delta["decomposed"]:
+            is_contrib = not versions(root.op, root.domain)
+            if is_contrib and (root.domain, root.op) in runtime_operators():
+                raise Refusal("{} runs {} as it is", self._engine.name, root.op, at=root)
         changed = [*patch.touched, *(node for each in patch.added for node in _with_inner(each))]
         after = {node: self._refused(node) for node in changed if node in patch.index}
         gone = Counter(

@@ -31,7 +31,7 @@ class Miss(Exception):
 
 
 class Refusal(Miss):
-    """The inference engine does not support what the rule would make."""
+    """The inference engine does not support what the rule would make, or the original is faster."""
 
 
 def describe(thing: object) -> str:

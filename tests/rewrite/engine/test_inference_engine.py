@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from onnx import parser
 
 import looplift
 from looplift.rewrite.engine.inference_engine import ENGINES
@@ -94,6 +95,20 @@ def test_a_form_that_the_file_has_may_stay(engine: str) -> None:
     result = looplift.rewrite(model, engine=engine, verify=True)
     assert [node.op_type for node in result.model.graph.node] == ["RNN"]
     assert result.model.graph.node[0].input[0] == "x"
+
+
+@pytest.mark.parametrize("op", ["com.microsoft.BiasGelu", "SimplifiedLayerNormalization"])
+def test_onnxruntime_keeps_its_own_operators(op: str) -> None:
+    """What they are made of is slower there."""
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N,4] x, float[4] b) => (float[N,4] y) {{ same = Identity(x) y = {op}(same, b) }}""")
+    kept = looplift.rewrite(model, engine="onnxruntime", verify=True)
+    assert [node.op_type for node in kept.model.graph.node] == [op.rsplit(".", 1)[-1]]
+    (node,) = kept.engine.index.walk()
+    sentences = {reason.sentence for reason in kept.reasons(node)}
+    assert f"onnxruntime runs {node.op} as it is" in sentences
+    for engine in (None, "openvino"):
+        assert node.op not in looplift.rewrite(model, engine=engine, verify=True).report.after
 
 
 def test_an_unknown_engine_is_refused() -> None:
