@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     path = parser.parse_args().path
     onnx.save(scripted_detector(), path)
-    print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
+    print(f"{path}: {path.stat().st_size / 1000:.0f} KB")
 
 
 if __name__ == "__main__":

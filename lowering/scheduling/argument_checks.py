@@ -19,6 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, tirx
 
+from .map_kernels import map_kernels
 from .nests import is_if_then_else, substituted
 
 _GUARANTEED = "looplift.guaranteed_arguments"
@@ -231,14 +232,16 @@ def drop_guaranteed_checks(module: tvm.IRModule) -> tvm.IRModule:
     """Drops the checks of marked parameters and sizes from lowered kernels, and the choice between
     the kinds of tensors that a marked parameter might be.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and _GUARANTEED in (kernel.attrs or {}):
-            arguments = {int(number) for number in kernel.attrs[_GUARANTEED]}
-            sizes = {(int(number), int(axis)) for number, axis in kernel.attrs[_SIZES]}
-            body = _Checks(kernel.params, arguments, sizes).without(kernel.body)
-            kernel = kernel.with_body(body).without_attr(_GUARANTEED)
-            module[variable] = kernel.without_attr(_SIZES)
-    return module
+
+    def without(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        if _GUARANTEED not in (kernel.attrs or {}):
+            return kernel
+        arguments = {int(number) for number in kernel.attrs[_GUARANTEED]}
+        sizes = {(int(number), int(axis)) for number, axis in kernel.attrs[_SIZES]}
+        body = _Checks(kernel.params, arguments, sizes).without(kernel.body)
+        return kernel.with_body(body).without_attr(_GUARANTEED).without_attr(_SIZES)
+
+    return map_kernels(module, without)
 
 
 def accept_any_alignment(module: tvm.IRModule) -> tvm.IRModule:
@@ -248,11 +251,11 @@ def accept_any_alignment(module: tvm.IRModule) -> tvm.IRModule:
     allocates are. An array of NumPy, which the virtual machine takes as it is, lies at a multiple
     of 16, and an aligned load from there would end the process.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            body = _rebuilt(kernel.body, lambda part: part, without=_ALIGNMENT)
-            module[variable] = kernel.with_body(body)
-    return module
+
+    def without(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        return kernel.with_body(_rebuilt(kernel.body, lambda part: part, without=_ALIGNMENT))
+
+    return map_kernels(module, without)
 
 
 class _Checks:

@@ -20,6 +20,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from ...rewrite.errors import UnsupportedError
 from ..identifiers import identifier
 from .affine import static_size
+from .map_kernels import map_bodies, map_kernels
 from .math_functions import with_exact_functions
 from .nests import REDUCTION, SPATIAL
 
@@ -138,13 +139,7 @@ def drop_unit_reductions(module: tvm.IRModule) -> tvm.IRModule:
     If an operator is fused after such a reduction, the schedules of TVM 0.27 apply it twice: at the
     initialization and at the update.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(
-                kernel.body, (s_tir.SBlock, _without_unit_reduction), order="post"
-            )
-            module[variable] = kernel.with_body(body)
-    return module
+    return map_bodies(module, (s_tir.SBlock, _without_unit_reduction))
 
 
 def _without_unit_reduction(block: s_tir.SBlock) -> s_tir.SBlock:
@@ -170,10 +165,7 @@ def replace_fast_intrinsics(module: tvm.IRModule) -> tvm.IRModule:
     """The module with arithmetic in place of functions that CUDA gets wrong for some arguments."""
     if tvm.target.Target.current().kind.name != "cuda":
         return module
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            module[variable] = with_exact_functions(kernel)
-    return module
+    return map_kernels(module, with_exact_functions)
 
 
 def branch_for_selects(module: tvm.IRModule) -> tvm.IRModule:
@@ -188,11 +180,7 @@ def branch_for_selects(module: tvm.IRModule) -> tvm.IRModule:
     def branch(select: tirx.Select) -> Any:
         return tirx.if_then_else(select.condition, select.true_value, select.false_value)
 
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(kernel.body, (tirx.Select, branch), order="post")
-            module[variable] = kernel.with_body(body)
-    return module
+    return map_bodies(module, (tirx.Select, branch))
 
 
 def spell_out_arithmetic(module: tvm.IRModule) -> tvm.IRModule:
@@ -202,15 +190,8 @@ def spell_out_arithmetic(module: tvm.IRModule) -> tvm.IRModule:
     is divided or compared. TVM 0.27 prints constants of float64 with 15 decimal places: 1e-16
     becomes 0.
     """
-    callbacks = [
-        ((tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot), _wrapped_around),
-        (tirx.FloatImm, _exact_constant),
-    ]
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(kernel.body, callbacks, order="post")
-            module[variable] = kernel.with_body(body)
-    return module
+    wrapping = (tirx.Add, tirx.Sub, tirx.Mul, tirx.LShift, tirx.BitwiseNot)
+    return map_bodies(module, (wrapping, _wrapped_around), (tirx.FloatImm, _exact_constant))
 
 
 _IN_32_BITS = {"int8": "int32", "int16": "int32", "uint8": "uint32", "uint16": "uint32"}
@@ -243,14 +224,14 @@ def name_parameters(module: tvm.IRModule) -> tvm.IRModule:
     A parameter is named after its argument, such as a weight `113`. The C++ code of TVM 0.27
     declares it by that name.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            new = {p: _named(p) for p in kernel.params if p.name != identifier(p.name, "v")}
-            if new:
-                module[variable] = tvm_ffi.structural_map(
-                    kernel, (ir.Var, lambda v, new=new: new.get(v, v)), order="post"
-                )
-    return module
+
+    def renamed(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        new = {p: _named(p) for p in kernel.params if p.name != identifier(p.name, "v")}
+        if not new:
+            return kernel
+        return tvm_ffi.structural_map(kernel, (ir.Var, lambda v: new.get(v, v)), order="post")
+
+    return map_kernels(module, renamed)
 
 
 def _named(parameter: Any) -> Any:
@@ -263,17 +244,18 @@ def skip_empty_grids(module: tvm.IRModule) -> tvm.IRModule:
     TVM's runtime would launch one block, which accesses memory outside the empty tensor. The launch
     is in a loop of at most one iteration, because TVM inserts no barriers below a condition.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            inner = [loop for grid in _block_loops(kernel.body) for loop in _block_loops(grid.body)]
 
-            def launch(loop: tirx.For, inner: list[tirx.For] = inner) -> tirx.For:
-                is_launch = _is_block_loop(loop) and not any(loop.same_as(other) for other in inner)
-                return _unless_empty(loop) if is_launch else loop
+    def skipping(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        inner = [loop for grid in _block_loops(kernel.body) for loop in _block_loops(grid.body)]
 
-            body = tvm_ffi.structural_map(kernel.body, (tirx.For, launch), order="post")
-            module[variable] = kernel.with_body(body)
-    return module
+        def launch(loop: tirx.For) -> tirx.For:
+            is_launch = _is_block_loop(loop) and not any(loop.same_as(other) for other in inner)
+            return _unless_empty(loop) if is_launch else loop
+
+        body = tvm_ffi.structural_map(kernel.body, (tirx.For, launch), order="post")
+        return kernel.with_body(body)
+
+    return map_kernels(module, skipping)
 
 
 def _unless_empty(grid: tirx.For) -> tirx.For:

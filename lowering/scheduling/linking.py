@@ -28,6 +28,7 @@ from .lane_kernels import (
     transposition,
     windows,
 )
+from .map_kernels import map_kernels
 from .micro_kernels import (
     COPY_ROW,
     PANELS,
@@ -129,9 +130,7 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         body = tvm_ffi.structural_map(function.body, (ir.Call, bind), order="post")
         return function if body.same_as(function.body) else function.with_body(body)
 
-    for variable, function in list(module.functions_items()):
-        if isinstance(function, tirx.PrimFunc):
-            module[variable] = linked(function)
+    module = map_kernels(module, linked)
     for name, function_of in others.items():
         if name in called:
             module[variables[name]] = linked(function_of())

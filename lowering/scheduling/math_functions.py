@@ -18,6 +18,8 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
+from .map_kernels import map_kernels
+
 Expr = Any
 """A tirx expression."""
 
@@ -51,20 +53,16 @@ def outline_functions(module: tvm.IRModule) -> tvm.IRModule:
     TVM's passes take long over arithmetic with nested named values, and `LowerIntrin` would lower
     the functions in its own way. `expand_functions` replaces the external calls.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and FAST_MATH in (kernel.attrs or {}):
-            module[variable] = _with_outlined_functions(kernel)
-    return module
+
+    def outlined(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        return _with_outlined_functions(kernel) if FAST_MATH in (kernel.attrs or {}) else kernel
+
+    return map_kernels(module, outlined)
 
 
 def expand_functions(module: tvm.IRModule) -> tvm.IRModule:
     """The module with arithmetic in place of the external calls of `outline_functions`."""
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            expanded = _with_expanded_functions(kernel)
-            if not expanded.same_as(kernel):
-                module[variable] = expanded
-    return module
+    return map_kernels(module, _with_expanded_functions)
 
 
 def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -63,6 +63,7 @@ from .kernel_merging import merge_kernels
 from .launches import pause_launches
 from .legalization import legalize_operators
 from .linking import link_micro_kernels
+from .map_kernels import map_bodies, map_kernels
 from .math_functions import FAST_MATH, expand_functions, outline_functions
 from .matmul import MatrixProduct
 from .memory_plan import plan_memory
@@ -289,10 +290,11 @@ def _keep_scalars_apart(module: tvm.IRModule) -> tvm.IRModule:
 
     FuseTIR in TVM 0.27 fails where such a kernel meets one that takes sizes after the tensors.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and _takes_scalar(kernel):
-            module[variable] = kernel.with_attr("op_pattern", OPAQUE)
-    return module
+
+    def marked(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        return kernel.with_attr("op_pattern", OPAQUE) if _takes_scalar(kernel) else kernel
+
+    return map_kernels(module, marked)
 
 
 def _keep_sizes_apart(module: tvm.IRModule) -> tvm.IRModule:
@@ -342,10 +344,11 @@ def _mark_slices(module: tvm.IRModule) -> tvm.IRModule:
 
     TVM takes a slice from the start for elementwise: it reads and writes the same indices.
     """
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc) and _may_slice(kernel):
-            module[variable] = kernel.with_attr("op_pattern", INJECTIVE)
-    return module
+
+    def marked(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        return kernel.with_attr("op_pattern", INJECTIVE) if _may_slice(kernel) else kernel
+
+    return map_kernels(module, marked)
 
 
 def _may_slice(kernel: tirx.PrimFunc) -> bool:
@@ -367,12 +370,7 @@ def _drop_scopes(module: tvm.IRModule) -> tvm.IRModule:
     def without(statement: Any) -> Any:
         return statement.body if statement.attr_key == "pragma_scope" else statement
 
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            body = tvm_ffi.structural_map(kernel.body, (tirx.AttrStmt, without), order="post")
-            if not body.same_as(kernel.body):
-                module[variable] = kernel.with_body(body)
-    return module
+    return map_bodies(module, (tirx.AttrStmt, without))
 
 
 def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:
@@ -380,13 +378,15 @@ def _drop_empty_results(module: tvm.IRModule) -> tvm.IRModule:
 
     No rule changes them then: TVM's simplifier fails on a division by a size that it knows to be 0.
     """
-    for variable, kernel in list(module.functions_items()):
-        is_open = isinstance(kernel, tirx.PrimFunc) and SCHEDULED not in (kernel.attrs or {})
-        if is_open and _has_no_elements(kernel.params[-1]):
-            nothing = tirx.Evaluate(tirx.const(0, "int32"))
-            body = kernel.body if _writes_elements(kernel) else nothing
-            module[variable] = kernel.with_body(body).with_attr(SCHEDULED, True)
-    return module
+
+    def dropped(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        if SCHEDULED in (kernel.attrs or {}) or not _has_no_elements(kernel.params[-1]):
+            return kernel
+        nothing = tirx.Evaluate(tirx.const(0, "int32"))
+        body = kernel.body if _writes_elements(kernel) else nothing
+        return kernel.with_body(body).with_attr(SCHEDULED, True)
+
+    return map_kernels(module, dropped)
 
 
 def _writes_elements(kernel: tirx.PrimFunc) -> bool:
@@ -410,12 +410,12 @@ def _has_no_elements(param: Any) -> bool:
 
 def _schedule_kernels(module: tvm.IRModule) -> tvm.IRModule:
     """Schedule the kernels that have no schedule yet, for a CPU."""
-    for variable, kernel in list(module.functions_items()):
-        if isinstance(kernel, tirx.PrimFunc):
-            scheduled = schedule_kernel(kernel)
-            if scheduled is not kernel:
-                module[variable] = scheduled.with_attr(FAST_MATH, True)
-    return module
+
+    def scheduled(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        found = schedule_kernel(kernel)
+        return kernel if found is kernel else found.with_attr(FAST_MATH, True)
+
+    return map_kernels(module, scheduled)
 
 
 def _allocate_empty_constants(module: tvm.IRModule) -> tvm.IRModule:
