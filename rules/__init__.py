@@ -19,11 +19,13 @@ from .contrib.attention import DecomposeAttention, DecomposeMultiHeadAttention
 from .contrib.experimental import DecomposeAffine, DecomposeCrop
 from .contrib.fused_operators import DecomposeFusedConv, DecomposeFusedGemm, DecomposeFusedMatMul
 from .contrib.gelu import DecomposeGelu
+from .contrib.grouped_attention import DecomposeGroupQueryAttention
 from .contrib.normalization import (
     DecomposeEmbedLayerNormalization,
     DecomposeRmsNormalization,
     DecomposeSkipLayerNormalization,
 )
+from .contrib.rotary_embedding import DecomposeRotaryEmbedding
 from .loops.buffer_reads import CarryWrittenSlice
 from .loops.carried_values import (
     EliminateDeadCarriedValues,
@@ -124,6 +126,8 @@ PHASES: tuple[Phase, ...] = (
             DecomposeEmbedLayerNormalization,
             DecomposeMultiHeadAttention,
             DecomposeAttention,
+            DecomposeGroupQueryAttention,
+            DecomposeRotaryEmbedding,
             DecomposeAffine,
             DecomposeCrop,
         ),

@@ -1,0 +1,211 @@
+"""Decomposes GroupQueryAttention of com.microsoft, for batches of 1.
+
+y, keys, values = GroupQueryAttention(q, k, v, past_keys, past_values, last, longest, cos, sin)
+ -> q, k = RotaryEmbedding(q), RotaryEmbedding(k)          if the node does so
+    keys = Concat(past_keys, k), with zeros up to the size of the buffer, and values likewise
+    y = Softmax(q keysᵀ * scale) values, of the keys up to each query
+
+Each head of keys serves several heads of queries. The rows of a batch have their own numbers of
+keys, so that one concatenation suits a single row only. Language models have this operator; the
+builder of onnxruntime-genai writes it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from ...rewrite import symbolic
+from ...rewrite.engine.builder import Builder
+from ...rewrite.engine.patch import Patch
+from ...rewrite.engine.promise import Promise
+from ...rewrite.engine.rule import Match, Rule
+from ...rewrite.graph.ir import Node, Tensor, optional
+from .checks import need_omitted, need_type, need_unread, number
+from .rotary_embedding import Rotation, need_size, rotated
+
+_LOWEST: dict[int, float] = {TensorProto.FLOAT16: -65504.0}
+"""What replaces the score of a key that a query does not see, where -1e30 is out of range."""
+
+
+@dataclass(frozen=True)
+class GroupedHeads:
+    """The sizes of an attention, and how it weighs keys."""
+
+    keys: int
+    """The number of heads of keys and of values."""
+    group: int
+    """The number of heads of queries for each of them."""
+    size: int
+    """The number of elements of a head."""
+    dtype: int
+    scale: float
+    rotation: Rotation | None
+    window: int
+    """How many keys before a query it sees, itself included; 0 for all."""
+    softcap: float
+    """The limit of the scores; 0 for none."""
+
+
+class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
+    """Decomposes GroupQueryAttention of one row into MatMul, Softmax, Concat and changes of shape."""
+
+    root = "com.microsoft.GroupQueryAttention"
+    promise = Promise(
+        rounds="sums in another order",
+        nonfinite="scores that are infinite or NaN",
+        always_accepts="lengths that do not fit the earlier keys",
+    )
+    fires = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[1,3,32] q, float[1,3,16] k, float[1,3,16] v, float[1,2,0,8] pk, float[1,2,0,8] pv)
+        => (float[1,3,32] y, float[1,2,L,8] keys, float[1,2,L,8] values)
+      <int32[1] last = {2}, int32 sum = {3}> {
+      y, keys, values = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>
+        (q, k, v, pk, pv, last, sum) }"""
+    spares = {
+        "one row": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+      g (float[2,3,32] q, float[2,3,16] k, float[2,3,16] v, float[2,2,0,8] pk, float[2,2,0,8] pv)
+        => (float[2,3,32] y, float[2,2,3,8] keys, float[2,2,3,8] values)
+      <int32[2] last = {2, 2}, int32 sum = {3}> {
+      y, keys, values = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>
+        (q, k, v, pk, pv, last, sum) }""",
+    }
+
+    def match(self, m: Match) -> GroupedHeads:
+        node, attributes = m.node, m.node.attrs
+        need_omitted(m, 9, 10, 11, 12, 13, 14, 15)
+        need_unread(m, 3)
+        for name, plain in _PLAIN.items():
+            value = attributes.get(name, plain)
+            m.need(value in (plain, str(plain).encode()), "its attribute {} is {}", name, value)
+        q, k, past = node.inputs[0], optional(node.inputs, 1), optional(node.inputs, 3)
+        shape = m.need(m.facts.shape(q), "the rank of {} is not known", q, at=q)
+        m.need(
+            symbolic.eq(shape[0], 1) is True,
+            "the batch of {} is not known to have one row (--dim asserts that)", q, at=q,
+        )  # fmt: skip
+        both = (past, optional(node.inputs, 4))
+        m.need((past is None) == (both[1] is None), "only the earlier keys or values are given")
+        queries, keys = attributes["num_heads"], attributes["kv_num_heads"]
+        heads = queries if k is not None else queries + 2 * keys
+        width = need_size(m, q)
+        fits = keys > 0 and queries % keys == 0 and heads > 0 and width % heads == 0
+        m.need(fits, "{} does not consist of {} heads", q, heads, at=q)
+        size = width // heads
+        rotation = None
+        if attributes.get("do_rotary", 0):
+            cosines = m.need(optional(node.inputs, 7), "it has no cosines")
+            m.need(optional(node.inputs, 8), "it has no sines")
+            count = 2 * need_size(m, cosines)
+            m.need(0 < count <= size, "{} is wider than a head", cosines, at=cosines)
+            rotation = Rotation(size, count, bool(attributes.get("rotary_interleaved", 0)))
+        return GroupedHeads(
+            keys,
+            queries // keys,
+            size,
+            need_type(m, q),
+            attributes.get("scale", 0.0) or 1 / math.sqrt(size),
+            rotation,
+            max(attributes.get("local_window_size", -1), 0),
+            attributes.get("softcap", 0.0),
+        )
+
+    def apply(self, patch: Patch, found: GroupedHeads) -> None:
+        node = patch.root
+        emit = patch.builder(node.outputs[0])
+        total = emit("Add", emit("Cast", node.inputs[5], to=TensorProto.INT64), emit.vector(1))
+        length = emit.shape(node.inputs[0], 1, 2)
+        earlier = emit.max(emit("Sub", total, length), emit.vector(0))
+        queries, keys, values = _heads(emit, node, found)
+        places = emit("Add", _steps(emit, length), earlier)
+        if found.rotation is not None:
+            rows = [emit("Gather", table, places, axis=0) for table in node.inputs[7:9]]
+            cosines, sines = (emit.unsqueeze(row, [1]) for row in rows)
+            queries, keys = (
+                rotated(emit, x, cosines, sines, found.rotation) for x in (queries, keys)
+            )
+        longest = emit("Cast", node.inputs[6], to=TensorProto.INT64)
+        longest = emit("Reshape", longest, emit.vector(1))
+        pasts = [optional(node.inputs, slot) for slot in (3, 4)]
+        keys, values = (_held(emit, x, past, earlier) for x, past in zip((keys, values), pasts))
+        presents = [
+            _padded(emit, x, past, longest, found) for x, past in zip((keys, values), pasts)
+        ]
+        queries = emit("Reshape", queries, emit.vector(0, 0, found.keys, found.group, found.size))
+        queries = emit.transpose(queries, [0, 2, 3, 1, 4])
+        queries = emit("Mul", queries, number(emit, found.scale, found.dtype))
+        scores = emit("MatMul", queries, emit.unsqueeze(emit.transpose(keys, [0, 1, 3, 2]), [2]))
+        if found.softcap:
+            cap = number(emit, found.softcap, found.dtype)
+            scores = emit("Mul", emit("Tanh", emit("Div", scores, cap)), cap)
+        lowest = number(emit, _LOWEST.get(found.dtype, -1e30), found.dtype)
+        scores = emit(
+            "Where", _seen(emit, places, emit.shape(keys, 2, 3), found.window), scores, lowest
+        )
+        y = emit("MatMul", emit("Softmax", scores, axis=-1), emit.unsqueeze(values, [2]))
+        y = emit.transpose(y, [0, 3, 1, 2, 4])
+        y = emit("Reshape", y, emit.vector(0, 0, found.keys * found.group * found.size))
+        patch.replace_node(node, [y, *presents, None])
+        patch.decompose_operator()
+
+
+_PLAIN = {
+    "causal": 1,
+    "k_quant_type": "NONE",
+    "kv_cache_bit_width": 0,
+    "qk_output": 0,
+    "sliding_window_cache": 0,
+    "smooth_softmax": -1,
+    "v_quant_type": "NONE",
+}
+"""The values of attributes for which the operator is decomposed."""
+
+
+def _heads(emit: Builder, node: Node, found: GroupedHeads) -> list[Tensor]:
+    """Queries, keys and values of shape [1, length, heads, size]."""
+    count = found.keys * found.group
+    inputs = node.inputs[:3]
+    if not inputs[1].name:
+        widths = [heads * found.size for heads in (count, found.keys, found.keys)]
+        inputs = emit.split(inputs[0], 2, widths, [inputs[0]] * 3)
+    return [
+        emit("Reshape", x, emit.vector(0, 0, heads, found.size))
+        for x, heads in zip(inputs, (count, found.keys, found.keys))
+    ]
+
+
+def _steps(emit: Builder, length: Tensor) -> Tensor:
+    """0, 1 … length - 1, for a vector of one length."""
+    return emit("Range", emit.scalar(0), emit.squeeze(length, [0]), emit.scalar(1))
+
+
+def _held(emit: Builder, x: Tensor, past: Tensor | None, earlier: Tensor) -> Tensor:
+    """The keys [1, heads, count, size] up to the last new one: some earlier ones and the new ones."""
+    x = emit.transpose(x, [0, 2, 1, 3])
+    if past is None:
+        return x
+    before = emit("Slice", past, emit.vector(0), earlier, emit.vector(2))
+    return emit("Concat", before, x, axis=2)
+
+
+def _padded(
+    emit: Builder, held: Tensor, past: Tensor | None, longest: Tensor, found: GroupedHeads
+) -> Tensor:
+    """The keys in a buffer as long as the earlier one, or as `longest` where that is more."""
+    if past is not None:
+        longest = emit.max(longest, emit.shape(past, 2, 3))
+    rest = emit.max(emit("Sub", longest, emit.shape(held, 2, 3)), emit.vector(0))
+    shape = emit.concat([emit.vector(1, found.keys), rest, emit.vector(found.size)])
+    return emit("Concat", held, emit("Expand", number(emit, 0, found.dtype), shape), axis=2)
+
+
+def _seen(emit: Builder, places: Tensor, count: Tensor, window: int) -> Tensor:
+    """For each query, which keys it sees: those up to its own place, and not too far before."""
+    rows, columns = emit.unsqueeze(places, [1]), _steps(emit, count)
+    seen = emit("Not", emit("Less", rows, columns))
+    if window:
+        near = emit("Less", emit("Sub", rows, emit.scalar(window)), columns)
+        seen = emit("And", seen, near)
+    return seen
