@@ -187,6 +187,53 @@ def qgemm(ctx: ConverterContext) -> Value:
     return ctx.apply("Mul", ctx.cast(total, "float32"), factor)
 
 
+@converts("com.microsoft::MatMulNBits")
+def matmul_n_bits(ctx: ConverterContext) -> Value:
+    """MatMulNBits of onnxruntime's `docs/ContribOperators.md`.
+
+    The weights, of 2, 4 or 8 bits in blocks with a scale each, become floats: constant ones when
+    the module is compiled.
+    """
+    data, packed, scales, zeros, order, bias = (ctx.inputs[slot] for slot in range(6))
+    bits, block = ctx.attr("bits", 4), ctx.attrs["block_size"]
+    width, depth = ctx.attrs["N"], ctx.attrs["K"]
+    if bits not in (2, 4, 8) or ctx.attr("weight_prepacked", 0):
+        raise UnsupportedError("`bits` is not 2, 4 or 8, or the weights are packed for a GPU")
+    if order is not None:
+        raise UnsupportedError("the rows of the weights are in another order (`g_idx`)")
+    op, blocks = relax.op, -(-depth // block)
+    scales = op.reshape(_widened(ctx, scales, "float32"), (width, blocks, 1))
+    if zeros is None:
+        zeros = relax.const(2.0 ** (bits - 1), "float32")
+    elif str(zeros.ty.dtype) == "uint8":
+        zeros = op.reshape(zeros, (width, -(-blocks * bits // 8)))
+        zeros = op.strided_slice(_unpacked(ctx, zeros, bits), [1], [0], [blocks])
+        zeros = op.reshape(zeros, (width, blocks, 1))
+    else:
+        zeros = op.reshape(_widened(ctx, zeros, "float32"), (width, blocks, 1))
+    packed = op.reshape(packed, (width, blocks, block * bits // 8))
+    weights = op.multiply(op.subtract(_unpacked(ctx, packed, bits), zeros), scales)
+    weights = op.reshape(weights, (width, blocks * block))
+    weights = op.strided_slice(weights, [1], [0], [depth])
+    weights = ctx.bb.normalize(op.permute_dims(weights))
+    product = ctx.apply("MatMul", data, ctx.cast(weights, str(data.ty.dtype)))
+    return product if bias is None else ctx.apply("Add", product, bias)
+
+
+def _unpacked(ctx: ConverterContext, packed: Value, bits: int) -> Value:
+    """The numbers in the bytes along the last axis, as float32; the first is in the lowest bits."""
+    packed = ctx.bb.normalize(packed)
+    mask = relax.const(2**bits - 1, "uint8")
+    parts = []
+    for shift in range(0, 8, bits):
+        moved = relax.op.right_shift(packed, relax.const(shift, "uint8")) if shift else packed
+        part = relax.op.bitwise_and(moved, mask) if bits < 8 else moved
+        parts.append(relax.op.expand_dims(relax.op.astype(part, "float32"), -1))
+    *outer, last = dims_of(packed, "weights")
+    whole = ctx.bb.normalize(relax.op.concat(parts, -1) if len(parts) > 1 else parts[0])
+    return ctx.bb.normalize(relax.op.reshape(whole, [*outer, last * len(parts)]))
+
+
 _Operand = tuple[Value, Value]
 """A quantised tensor and its zero point: None for 0."""
 

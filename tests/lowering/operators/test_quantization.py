@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from looplift.rewrite.errors import UnsupportedError
 
 from ...samples import one_of
+from ..conftest import parse
 from .inputs import Load, check_reference, random
 
 
@@ -284,3 +287,34 @@ def test_qgemm(imported: Load, result: str, transposed: int) -> None:
     for rows in (1, 13):
         x = rng.integers(0, 256, (rows, 9)).astype(np.uint8)
         model.check(x, w, rng.integers(-500, 500, 5).astype(np.int32))
+
+
+@pytest.mark.parametrize(
+    ("bits", "depth", "zeros"),
+    [
+        (4, 48, "none"), (4, 40, "packed"), (4, 48, "floats"), (8, 32, "none"), (8, 40, "packed"),
+        (2, 80, "packed"), (2, 72, "floats"),
+    ],
+)  # fmt: skip
+def test_products_with_weights_of_few_bits(
+    imported: Load, bits: int, depth: int, zeros: str
+) -> None:
+    rng = np.random.default_rng(bits)
+    width, block, blocks = 7, 16, -(-depth // 16)
+    packed = rng.integers(0, 256, (width, blocks, block * bits // 8)).astype(np.uint8)
+    scales = rng.uniform(0.01, 0.1, (width, blocks)).astype(np.float32)
+    points: dict[str, np.ndarray[Any, Any]] = {
+        "packed": rng.integers(0, 256, (width, -(-blocks * bits // 8))).astype(np.uint8),
+        "floats": rng.uniform(0, 2**bits, (width, blocks)).astype(np.float32),
+    }
+    model = parse(f"""{CONTRIB}
+        g (float[b, n, {depth}] x) => (float[b, n, {width}] y) {{
+            y = com.microsoft.MatMulNBits <bits = {bits}, block_size = {block}, K = {depth}, N = {width}>
+                (x, w, s{", z" if zeros in points else ""}) }}""")
+    weights: dict[str, np.ndarray[Any, Any]] = {"w": packed, "s": scales}
+    if zeros in points:
+        weights["z"] = points[zeros]
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in weights.items())
+    module = imported(model.SerializeToString())
+    for shape in ((2, 3, depth), (1, 1, depth)):
+        module.check(rng.standard_normal(shape).astype(np.float32))
