@@ -20,6 +20,7 @@ from .contrib.experimental import DecomposeAffine, DecomposeCrop
 from .contrib.fused_operators import DecomposeFusedConv, DecomposeFusedGemm, DecomposeFusedMatMul
 from .contrib.gelu import DecomposeGelu
 from .contrib.grouped_attention import DecomposeGroupQueryAttention
+from .contrib.integer_products import DecomposeIntegerProduct
 from .contrib.normalization import (
     DecomposeEmbedLayerNormalization,
     DecomposeRmsNormalization,
@@ -121,6 +122,7 @@ PHASES: tuple[Phase, ...] = (
             DecomposeFusedMatMul,
             DecomposeFusedConv,
             DecomposeFusedGemm,
+            DecomposeIntegerProduct,
             DecomposeSkipLayerNormalization,
             DecomposeRmsNormalization,
             DecomposeEmbedLayerNormalization,
