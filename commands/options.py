@@ -112,7 +112,8 @@ ForEngine = Annotated[
         "--for",
         metavar="ENGINE",
         help="Adapt the result to an inference engine: rules avoid forms that it refuses or "
-        f"computes wrongly, and keep onnxruntime's own operators for it. One of {', '.join(ENGINES)}.",
+        "computes wrongly, and keep onnxruntime's own operators for it. One of "
+        f"{', '.join(ENGINES)}.",
         show_default=False,
     ),
 ]

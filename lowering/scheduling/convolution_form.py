@@ -17,7 +17,7 @@ from .products import (
     maximum_of_windows,
     sum_of_products,
     sum_of_windows,
-    up_to_last_variable,
+    without_unit_end,
 )
 from .stores import Store, epilogue_of
 
@@ -175,7 +175,8 @@ def _windows_of(
     if channels_last:
         # The last axis is that of the rows, or of channels with windows of their own.
         columns = (product_.rows or product_.batch)[-1:]
-        if not columns or not depends(up_to_last_variable(product_.c)[-1], columns):
+        written = without_unit_end(product_.c, product_.nest.buffer)
+        if not columns or not depends(written[-1], columns):
             return None
     store = Store(epilogue, variables, product_.extents, columns)
     if not store.is_storable:
@@ -191,7 +192,7 @@ def _by_axis(
 
     With `channels_last`, an axis of channels may follow them.
     """
-    indices = up_to_last_variable(product_.b.indices)
+    indices = without_unit_end(product_.b.indices, product_.b.buffer)
     if not indices:
         return None
     summed = [v for v in product_.reduced if depends(indices[-1], [v])]

@@ -154,23 +154,20 @@ def _with_simple_indices(block: Any) -> Any:
 
 
 def without_single_iterations(nest: Nest) -> Nest:
-    """The nest without loops over one place, as along an axis of size 1: its indices there are 0.
-
-    Reductions keep theirs, which say that the nest is one.
-    """
-    single = [
-        is_number(extent, 1) and int(variable.iter_type) == SPATIAL
-        for variable, extent in zip(nest.block.iter_vars, nest.extents, strict=True)
-    ]
-    if not any(single):
+    """The nest, which reduces nothing, without loops of one iteration: along axes of size 1."""
+    variables = zip(nest.block.iter_vars, nest.extents, strict=True)
+    kept = [(v, extent) for v, extent in variables if not is_number(extent, 1)]
+    if len(kept) == len(nest.extents):
         return nest
-    block = nest.block
-    zero = {v.var: tirx.const(0, v.var.ty.dtype) for v, one in zip(block.iter_vars, single) if one}
-    body = substituted(block.body, zero)
-    init = None if block.init is None else substituted(block.init, zero)
-    kept = [v for v, one in zip(block.iter_vars, single) if not one]
-    extents = tuple(extent for extent, one in zip(nest.extents, single) if not one)
-    return Nest(s_tir.SBlock(kept, [], [], block.name_hint, body, init), extents)
+    names = [variable.var for variable, _ in kept]
+    zero = {
+        v: tirx.const(0, v.ty.dtype)
+        for v in nest.variables
+        if not any(v.same_as(name) for name in names)
+    }
+    body = substituted(nest.block.body, zero)
+    block = s_tir.SBlock([v for v, _ in kept], [], [], nest.block.name_hint, body)
+    return Nest(block, tuple(extent for _, extent in kept))
 
 
 def is_number(expression: Any, number: int) -> bool:

@@ -133,7 +133,7 @@ def _of_windows(nest: Nest, kind: Any, channels_last: bool) -> SumOfProducts | N
         return None
     (place,), extents, indices, variables = found
     reduced = [v for v in variables if any(v.same_as(r) for r in nest.reduced)]
-    order = _order(indices, variables, channels_last)
+    order = _order(without_unit_end(indices, nest.buffer), variables, channels_last)
     windows = [i for i in place.indices if not any(i.same_as(v) for v in variables)]
     first = next((k for k, v in enumerate(order) if any(depends(w, [v]) for w in windows)), None)
     if first is None or len(order) + len(reduced) != len(variables):
@@ -182,7 +182,7 @@ def _by_role(
 ) -> SumOfProducts | None:
     reduced = [v for v in variables if any(v.same_as(r) for r in nest.reduced)]
     spatial = [v for v in variables if not any(v.same_as(r) for r in reduced)]
-    order = _order(indices, spatial, channels_last)
+    order = _order(without_unit_end(indices, nest.buffer), spatial, channels_last)
     used = [[v for v in spatial if v in place.position.coefficients] for place in places]
     if not order or any(v not in place.position.coefficients for v in reduced for place in places):
         return None
@@ -201,19 +201,19 @@ def _by_role(
 
 def _order(indices: Sequence[Any], variables: Sequence[Any], channels_last: bool) -> list[Any]:
     """The variables of the output in the order of its axes, or with the last axis second."""
-    indices = up_to_last_variable(indices)
     if channels_last and len(indices) > 2:
         indices = [indices[0], indices[-1], *indices[1:-1]]
     return [v for index in indices for v in variables if depends(index, [v])]
 
 
-def up_to_last_variable(indices: Sequence[Any]) -> list[Any]:
-    """The indices of an element without those at the end that are constant.
+def without_unit_end(indices: Sequence[Any], buffer: Any) -> list[Any]:
+    """The indices of an element of a buffer without those along axes of size 1 at the end.
 
-    They belong to axes of size 1, as of an image that is one element wide.
+    An image that is one element wide has such an axis. (A constant index does not say so: a single
+    position may be read along a longer axis.)
     """
     count = len(indices)
-    while count and static_size(indices[count - 1]) is not None:
+    while count and static_size(buffer.shape[count - 1]) == 1:
         count -= 1
     return list(indices[:count])
 

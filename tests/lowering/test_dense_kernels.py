@@ -217,6 +217,27 @@ def test_a_line_of_channels_with_an_axis_of_size_1_after_it() -> None:
     check(text, weights, [{"b": b, "h": h} for b, h in ((1, 1), (2, 64), (3, 7))])
 
 
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+@pytest.mark.parametrize(
+    "node",
+    [
+        "Conv <strides = [1, 2]> (t, f)",
+        "Conv <strides = [1, 2], group = 4> (t, e)",
+        "MaxPool <kernel_shape = [3, 1], strides = [1, 2]> (t)",
+        "AveragePool <kernel_shape = [3, 1], strides = [1, 2]> (t)",
+    ],
+)
+def test_one_position_of_several_along_the_last_axis(node: str, layout: str) -> None:
+    """Its index is constant, but the axis that is read is longer."""
+    text = f"model (float[b, 4, h, 2] t) => (y) {{ y = {node} }}"
+    if layout == "channels last":
+        text = f"""model (float[b, h, 2, 4] x) => (y) {{ t = Transpose <perm = [0, 3, 1, 2]> (x)
+            c = {node} r = Relu (c) y = Transpose <perm = [0, 2, 3, 1]> (r) }}"""
+    weights = {"f": weight(8, 4, 3, 1), "e": weight(4, 1, 3, 1)}
+    used = {name: array for name, array in weights.items() if f", {name})" in node}
+    check(text, used, [{"b": b, "h": h} for b, h in ((1, 3), (2, 40), (3, 7))])
+
+
 @pytest.mark.parametrize("attributes", one_of(2, ["pads = [5, 5], strides = [5]", "pads = [5, 5]"]))
 def test_convolutions_of_a_line(attributes: str) -> None:
     sizes = [{"n": n} for n in (1, 7, 64, 1001)]
