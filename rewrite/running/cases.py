@@ -273,11 +273,7 @@ class Cases:
         other = self._disagreement(case)
         if other and not other.keys() & {*self._choices, *self._exact}:
             repaired = self._try(given, {**case.sizes, **other}, number, pinned)
-            fits = (
-                repaired is not None
-                and not any(isinstance(o, np.ndarray) and not o.size for o in repaired.outputs)
-                and not self._disagreement(repaired)
-            )
+            fits = repaired is not None and not self._disagreement(repaired)
             if self._declarations_fit is None and not fits:
                 self._declarations_fit = False
                 return case
