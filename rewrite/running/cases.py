@@ -124,9 +124,6 @@ class Cases:
                 )
         self.timeouts = 0
         """The number of runs that exceeded their time limit."""
-        self._returned = _named_axes(model)
-        self._declarations_fit: bool | None = None
-        """Whether the first run had outputs of the declared sizes; None before it."""
         self._mask_check = PrefixMaskCheck.of(model, base_dir, self._masks)
         self._seed = seed
         self._effort = effort or Effort()
@@ -180,7 +177,7 @@ class Cases:
         for number, (given, sizes) in itertools.islice(proposals, self._effort.attempts):
             if time.monotonic() > end or self.timeouts >= MOST_TIMEOUTS:
                 return
-            case = self._consistent(given, self._try(given, sizes, number, pinned), number, pinned)
+            case = self._try(given, sizes, number, pinned)
             if case is not None:
                 accepted.append(case.sizes)
                 yield case
@@ -259,38 +256,6 @@ class Cases:
             return Case(feed, outputs, dict(chosen), time.perf_counter() - start)
         return None
 
-    def _consistent(
-        self, given: InputSignature, case: Case | None, number: int, pinned: Mapping[str, Any]
-    ) -> Case | None:
-        """The case, if its outputs have the sizes that the model declares for them.
-
-        If they have other sizes, those may be what the inputs should have had: a decoder whose mask
-        is not as long as all keys together may read other memory. Then a case of these sizes is
-        returned, or None. Many declarations are wrong: the first case decides whether they count.
-        """
-        if case is None or self._declarations_fit is False or 0 in case.sizes.values():
-            return case
-        other = self._disagreement(case)
-        if other and not other.keys() & {*self._choices, *self._exact}:
-            repaired = self._try(given, {**case.sizes, **other}, number, pinned)
-            fits = repaired is not None and not self._disagreement(repaired)
-            if self._declarations_fit is None and not fits:
-                self._declarations_fit = False
-                return case
-            case = repaired if fits else None
-        self._declarations_fit = True
-        return case
-
-    def _disagreement(self, case: Case) -> dict[str, int]:
-        """The sizes that the outputs show for open dimensions, where the case has others."""
-        return {
-            dim: output.shape[axis]
-            for output, axes in zip(case.outputs, self._returned)
-            if isinstance(output, np.ndarray) and output.size
-            for axis, dim in axes.items()
-            if axis < output.ndim and output.shape[axis] != case.sizes.get(dim, output.shape[axis])
-        }
-
     def refused_choices(self) -> dict[str, str]:
         """The combinations of `choices` that the model rejected for all inputs, with the error."""
         return {
@@ -324,18 +289,6 @@ def given_values(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str,
         name: np.asarray(value, helper.tensor_dtype_to_np_dtype(types[name]))
         for name, value in inputs.items()
     }
-
-
-def _named_axes(model: onnx.ModelProto) -> list[dict[int, str]]:
-    """The names of the dimensions of each output, by axis."""
-    return [
-        {
-            axis: dim.dim_param
-            for axis, dim in enumerate(info.type.tensor_type.shape.dim)
-            if dim.dim_param
-        }
-        for info in model.graph.output
-    ]
 
 
 def _reaches(case: Case, name: str, constant: Any) -> bool:

@@ -43,24 +43,6 @@ class TestInputs:
         assert result.verified
         assert set(result.sizes[0]) == {"x[0]", "x[1]", "x[2]"}
 
-    def test_sizes_that_the_declared_outputs_tell(self) -> None:
-        """A mask of another length than all keys is an input that the model does not mean."""
-        text = """g (float[K] past, float[T] x, float[S] mask) => (float[S] keys, float[S] y) {
-            keys = Concat<axis = 0>(past, x) y = Identity(mask) }"""
-        cached = model(text)
-        cases = list(Cases(cached, IsolatedSession(SerializedModel(cached))))
-        assert len(cases) == 8
-        full = [case.sizes for case in cases if 0 not in case.sizes.values()]
-        assert full
-        assert all(sizes["S"] == sizes["K"] + sizes["T"] for sizes in full)
-
-    def test_declared_outputs_that_are_wrong_tell_nothing(self) -> None:
-        text = """g (float[T] x) => (float[T] y) <int64[1] one = {1}, int64[1] end = {99}> {
-            y = Slice(x, one, end) }"""
-        wrong = model(text)
-        cases = list(Cases(wrong, IsolatedSession(SerializedModel(wrong))))
-        assert {case.sizes["T"] for case in cases} == {0, 1, 2, 3, 7, 8}
-
     def test_indices_and_lengths(self) -> None:
         text = """g (float[T, B, 3] x, int32[B] lengths, int64[K] rows)
             => (float[T, D, B, 4] y, float[K, B, 3] picked) {
