@@ -158,7 +158,9 @@ def _matrix(
             place, part = tirx.floordiv(row, data_parts), tirx.floormod(row, data_parts)
             wave, result = tirx.floordiv(column, result_parts), tirx.floormod(column, result_parts)
             value = waves(part - result + 1, steps(place, wave)) * _weight(transform, place, length)
-            inside = tirx.Select(place < length, value, tirx.const(0, _COMPUTED_IN))
+            # The second half of the spectrum mirrors the first, whatever the data has there.
+            end = tirx.floordiv(length, 2) + 1 if transform.is_of_half else length
+            inside = tirx.Select(place < end, value, tirx.const(0, _COMPUTED_IN))
             return tirx.Cast(dtype, inside)
 
         return te.compute([size * data_parts, results * result_parts], element, name="matrix")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
@@ -79,7 +80,14 @@ def resize(
         data = bb.normalize(relax.op.astype(data, "float32"))
     for pair in moving:
         data = _emit(bb, data, [pair], sampling, scales, windows)
-    return data if dtype.startswith("float") else bb.normalize(relax.op.astype(data, dtype))
+    if dtype.startswith("float"):
+        return data
+    if sampling.antialiases:  # Only then does onnxruntime round, and saturate bytes.
+        data = relax.op.round(data)
+        if dtype in ("uint8", "int8"):
+            limits = np.iinfo(dtype)
+            data = relax.op.clip(data, float(limits.min), float(limits.max))
+    return bb.normalize(relax.op.astype(data, dtype))
 
 
 def _check_supported(sampling: Sampling) -> None:
@@ -176,7 +184,8 @@ class _KernelAxis:
 
 
 def _from_corner(along: _KernelAxis, place: Any, before: Any) -> Any:
-    return place / along.scale
+    # The analysis of intervals in TVM 0.27 fails on a quotient of two converted integers.
+    return tirx.max(place, _number(0)) / along.scale
 
 
 def _from_centre(along: _KernelAxis, place: Any, before: Any) -> Any:

@@ -17,8 +17,8 @@ from types import MappingProxyType
 
 from ..errors import LoopliftError
 from ..facts.facts import Facts
+from ..graph.index import Index
 from ..graph.ir import Node, bodies
-from ..graph.operators import runtime_operators, versions
 from .edits import Edits
 from .miss import Refusal
 
@@ -43,7 +43,7 @@ class InferenceEngine:
     """Whether it gives the iteration number of a Loop the shape [1], which needs a Reshape."""
     has_contrib_operators: bool = False
     """Whether it runs the operators that onnxruntime adds to ONNX. They stay, because what they are
-    decomposed into is slower."""
+    decomposed into is slower, but not in loops, which other rules may then remove."""
 
     def refusals(self, node: Node, facts: Facts) -> Iterator[str]:
         """The forms of a node that the engine does not support; ignores its bodies."""
@@ -149,6 +149,15 @@ def inference_engine(name: str | None) -> InferenceEngine:
     return ENGINES[name]
 
 
+_CONTRIB = frozenset({"SimplifiedLayerNormalization"})
+"""Operators of onnxruntime in the standard domain."""
+
+
+def _is_in_loop(index: Index, node: Node) -> bool:
+    owners = map(index.owner, index.ancestors(index.graph_of(node)))
+    return any(owner is not None and owner.op in ("Loop", "Scan") for owner in owners)
+
+
 class UnsupportedNodes:
     """The nodes of a graph that an engine does not support; no patch may add others."""
 
@@ -162,8 +171,8 @@ class UnsupportedNodes:
         """
         root = patch.root
         if self._engine.has_contrib_operators and patch.delta["decomposed"]:
-            is_contrib = not versions(root.op, root.domain)
-            if is_contrib and (root.domain, root.op) in runtime_operators():
+            is_contrib = root.domain == "com.microsoft" or root.op in _CONTRIB
+            if is_contrib and not any(_is_in_loop(patch.index, node) for node in patch.added):
                 raise Refusal("{} runs {} as it is", self._engine.name, root.op, at=root)
         changed = [*patch.touched, *(node for each in patch.added for node in _with_inner(each))]
         after = {node: self._refused(node) for node in changed if node in patch.index}

@@ -191,7 +191,9 @@ def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores)
         axes = [1] if found.mask_rank == 3 else [1, 2]
         total = emit("Add", total, emit.unsqueeze(emit("Where", counts, zero, low), axes))
     if scores.causal:
-        total = emit("Add", total, emit("Where", _is_seen(emit, total), zero, low))
+        # Keys after a query do not count at all, those that the mask hides count a little.
+        unseen = number(emit, -math.inf, found.dtype)
+        total = emit("Where", _is_seen(emit, total), total, unseen)
     y = emit("MatMul", emit("Softmax", total, axis=-1), v)
     y = emit.transpose(y, [0, 2, 1, 3])
     return emit("Reshape", y, emit.vector(0, 0, found.sizes[2]))

@@ -26,9 +26,6 @@ from ...rewrite.graph.ir import Node, Tensor, optional
 from .checks import need_omitted, need_type, need_unread, number
 from .rotary_embedding import Rotation, need_size, rotated
 
-_LOWEST: dict[int, float] = {TensorProto.FLOAT16: -65504.0}
-"""What replaces the score of a key that a query does not see, where -1e30 is out of range."""
-
 
 @dataclass(frozen=True)
 class GroupedHeads:
@@ -140,10 +137,8 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
         if found.softcap:
             cap = number(emit, found.softcap, found.dtype)
             scores = emit("Mul", emit("Tanh", emit("Div", scores, cap)), cap)
-        lowest = number(emit, _LOWEST.get(found.dtype, -1e30), found.dtype)
-        scores = emit(
-            "Where", _seen(emit, places, emit.shape(keys, 2, 3), found.window), scores, lowest
-        )
+        seen = _seen(emit, places, emit.shape(keys, 2, 3), found.window)
+        scores = emit("Where", seen, scores, number(emit, -math.inf, found.dtype))
         y = emit("MatMul", emit("Softmax", scores, axis=-1), emit.unsqueeze(values, [2]))
         y = emit.transpose(y, [0, 3, 1, 2, 4])
         y = emit("Reshape", y, emit.vector(0, 0, found.keys * found.group * found.size))

@@ -84,6 +84,22 @@ def test_frames_of_a_signal(imported: Load, onesided: int) -> None:
         model.check(random(2, length, 1), np.hanning(16).astype(np.float32))
 
 
+@pytest.mark.parametrize("bins", [2, 3, 4, 7])
+def test_a_half_spectrum_of_any_number_of_bins(imported: Load, bins: int) -> None:
+    """What is beyond the half that the length needs is left out, as in `numpy.fft.irfft`."""
+    model = imported(
+        """
+        <ir_version: 9, opset_import: ["" : 20]>
+        g (float[b, n, 2] x, int64 axis) => (float[?, ?, ?] y) <int64 length = {4}> {
+            y = DFT <onesided = 1, inverse = 1> (x, length, axis)
+        }"""
+    )
+    x = random(2, bins, 2)
+    got = model.run(x, np.array(1))
+    wanted = np.fft.irfft(x[..., 0] + 1j * x[..., 1], 4, axis=1)
+    np.testing.assert_allclose(np.asarray(got[0])[..., 0], wanted, rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", ["b, n", "2, 100"])
 def test_a_signal_without_an_axis_of_parts(imported: Load, shape: str) -> None:
     model = imported(

@@ -122,6 +122,36 @@ def test_sizes_and_scales_known_at_run_time(imported: Load) -> None:
     by_scale.check(random(1, 2, 4, 5), np.array([1, 1, 1.5, 3], np.float32))
 
 
+@pytest.mark.parametrize(
+    "coordinates", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"]
+)
+def test_interpolation_to_sizes_known_at_run_time(imported: Load, coordinates: str) -> None:
+    model = imported(f"""
+    g (float[1, 2, h, w] x, int64[4] sizes) => (float[?, ?, ?, ?] y) {{
+        y = Resize <mode = "linear", coordinate_transformation_mode = "{coordinates}">
+            (x, "", "", sizes)
+    }}""")
+    for height, width in ((3, 9), (4, 5), (8, 1)):
+        model.check(random(1, 2, 4, 5), np.array([1, 2, height, width]))
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+def test_antialiased_integers_are_rounded(imported: Load, dtype: str, mode: str) -> None:
+    """Onnxruntime computes bytes with 22 binary places, so that halves may go either way."""
+    model = imported(f"""
+    <ir_version: 9, opset_import: ["" : 18]>
+    g ({dtype}[1, 3, h, w] x, int64[4] sizes) => ({dtype}[?, ?, ?, ?] y) {{
+        y = Resize <mode = "{mode}", antialias = 1> (x, "", "", sizes)
+    }}""")
+    x = np.random.default_rng(0).integers(0, 256, (1, 3, 16, 16)).astype(dtype)
+    feed = {"x": x, "sizes": np.array([1, 3, 16, 7])}
+    (expected,) = model.session.run(None, feed)
+    distance = np.abs(np.asarray(model.run(*feed.values())[0], int) - expected)
+    assert distance.max() <= 1
+    assert np.mean(distance) < 0.01
+
+
 def test_an_empty_vector_of_scales_that_a_run_gives(imported: Load) -> None:
     """Opset 11 has no omitted scales: they are empty where there are sizes."""
     model = imported("""

@@ -111,6 +111,24 @@ def test_onnxruntime_keeps_its_own_operators(op: str) -> None:
         assert node.op not in looplift.rewrite(model, engine=engine, verify=True).report.after
 
 
+def test_in_a_loop_they_are_decomposed() -> None:
+    """The loop, which has nothing else, goes."""
+    model = parser.parse_model("""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[T,4] x, float[4] b) => (float[T,4] y) <int64[1] zero = {0}, bool go = {1}> {
+        t = Shape(x) m = Gather(t, zero) n = Squeeze(m)
+        y = Loop(n, go) <body = g (int64 i, bool c) => (bool d, float[4] r) {
+            d = Identity(c) s = Gather(x, i) r = com.microsoft.BiasGelu(s, b) }> }""")
+    after = looplift.rewrite(model, engine="onnxruntime", verify=True).report.after
+    assert not {"Loop", "BiasGelu"} & after.keys()
+
+
+def test_experimental_operators_are_decomposed_for_onnxruntime() -> None:
+    """It runs them before opset 10 only."""
+    text = "g (float[N] x) => (float[N] y) { y = Scale<scale = 2.0>(x) }"
+    model = parser.parse_model(f'<ir_version: 3, opset_import: ["" : 7]> {text}')
+    assert looplift.rewrite(model, engine="onnxruntime", verify=True).report.after == {"Mul": 1}
+
+
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(
         LoopliftError, match="not an inference engine that looplift knows"

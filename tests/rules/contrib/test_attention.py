@@ -199,3 +199,24 @@ def test_the_rule_alone(rule: type[Rule[Any]]) -> None:
     for text in texts:
         _, trace, _ = run_rules(fixture(text), [rule])
         assert {commit.rule for commit in trace.commits()} == {rule.name()}
+
+
+@pytest.mark.parametrize("filter_value", [None, -5.0, 0.0])
+@pytest.mark.parametrize("first", [0, 2, 4])
+def test_keys_after_a_query_do_not_count_at_all(first: int, filter_value: float | None) -> None:
+    """Those that a mask hides count where no other does: padding on the left."""
+    mask = np.ones((BATCH, 4), np.int32)
+    mask[:, :first] = 0
+    feed = _operands(4, 4, v=floats(BATCH, 4, 8), mask=mask)
+    given: dict[str, Any] = {} if filter_value is None else {"mask_filter_value": filter_value}
+    model = one_node(
+        "MultiHeadAttention", feed, symbolic=False, num_heads=HEADS, unidirectional=1, **given
+    )
+    assert_decomposed(model, feed, 1e-4)
+
+
+def test_scores_that_are_far_apart() -> None:
+    large = np.array([[[-200.0], [100.0], [200.0]]], np.float32)
+    feed: Arrays = {"q": np.full((1, 3, 1), 200, np.float32), "k": large, "v": floats(1, 3, 1)}
+    model = one_node("MultiHeadAttention", feed, symbolic=False, num_heads=1, unidirectional=1)
+    assert_decomposed(model, feed)
