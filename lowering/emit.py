@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import onnx
 from tvm import relax
@@ -96,14 +97,14 @@ def prepare(
         )
     opset = opsets(model).get("", 1)
     if options.opset is not None:
-        _check_version(options.opset, opset)
-        if options.opset < opset:
+        version = _check_version(options.opset, opset)
+        if version < opset:
             warnings.warn(
-                f"The model is read by opset {options.opset}, though it declares {opset}: "
+                f"The model is read by opset {version}, though it declares {opset}: "
                 "operators whose meaning changed in between may be translated wrongly",
                 stacklevel=3,
             )
-        opset = options.opset
+        opset = version
         model = with_opset(model, opset)
     weights: Sequence[onnx.TensorProto] = ()
     if options.keep_params_in_input:
@@ -112,14 +113,16 @@ def prepare(
     return resolve_small_types(decompose(model, opset)), weights
 
 
-def _check_version(version: object, declared: int) -> None:
-    """Raises AssumptionError for a version of the standard operators that does not exist."""
+def _check_version(version: SupportsIndex, declared: int) -> int:
+    """The version of the standard operators as an int. Raises AssumptionError if there is none."""
     newest = max(newest_known(""), declared)
-    if not isinstance(version, int) or not 1 <= version <= newest:
+    is_number = isinstance(version, SupportsIndex) and not isinstance(version, bool)
+    if not is_number or not 1 <= operator.index(version) <= newest:
         raise AssumptionError(
             f"opset is {version!r}; the versions that are known are 1 to {newest}",
             remedy=f"Leave it out to read the model by the version it declares, {declared}",
         )
+    return operator.index(version)
 
 
 def emit_graph(

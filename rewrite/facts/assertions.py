@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,9 +179,17 @@ def _parse_shapes(shapes: Shapes) -> dict[str, Shape]:
     return {name: tuple(shape) for name, shape in shapes.items()}
 
 
+def _is_iterable(value: Any) -> bool:
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
+
+
 def check_is_shape(name: str, shape: object, where: str = "") -> None:
     """Raises AssumptionError if the shape of input `name` is not a sequence."""
-    if isinstance(shape, str) or not isinstance(shape, Iterable):
+    if isinstance(shape, str | bytes | Mapping) or not _is_iterable(shape):
         raise AssumptionError(
             f"The shape of input '{name}' is {shape!r}, which is not a list",
             where=where,

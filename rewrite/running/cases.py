@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,7 @@ def limited_effort(seconds: float | None) -> Effort:
     """The default effort within a time limit; None for the default limit."""
     if seconds is None:
         return Effort()
+    seconds = float(seconds)
     return Effort(seconds=seconds, run_seconds=min(Effort.run_seconds, max(seconds / 4, 0.1)))
 
 
@@ -145,9 +146,9 @@ class Cases:
             )
         for name, sizes in self._choices.items():
             low = self._minima.get(name, 0)
-            if not isinstance(sizes, Sequence) or not all(isinstance(n, int) for n in sizes):
+            if not _are_sizes(sizes):
                 raise AssumptionError(
-                    f"The sizes of '{name}' are {sizes!r}, which is not a list of integers",
+                    f"The sizes of '{name}' are {sizes!r}, which are no integers in a list",
                     remedy=f'Write {{"{name}": [1, 2]}}',
                 )
             below = [size for size in sizes if size < low]
@@ -289,6 +290,15 @@ def given_values(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str,
         name: np.asarray(value, helper.tensor_dtype_to_np_dtype(types[name]))
         for name, value in inputs.items()
     }
+
+
+def _are_sizes(sizes: object) -> bool:
+    """Whether this is a collection of one integer or more."""
+    return (
+        isinstance(sizes, Collection | np.ndarray)
+        and len(sizes) > 0
+        and all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in sizes)
+    )
 
 
 def _reaches(case: Case, name: str, constant: Any) -> bool:

@@ -6,6 +6,7 @@ equal scores comes first, say. A rewrite that adds in another order may change s
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -32,7 +33,7 @@ _FACTOR = 4.0
 _VERSIONS = 4
 """The versions that `rounded_versions` has."""
 _LARGEST_MODEL = 2**28
-"""The bytes of a model up to which it has other versions."""
+"""The bytes of a model up to which it has other versions: each is loaded again."""
 _PERTURBED = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE))
 """The types of weights that get rounding errors."""
 
@@ -66,35 +67,51 @@ def nearby_outputs(
         yield outputs
 
 
-def rounded_versions(model: onnx.ModelProto, base_dir: str = "") -> Iterator[Executable]:
-    """Versions of a model that differ from it by rounding errors.
+def rounded_versions(
+    model: onnx.ModelProto, base_dir: str = "", *, seconds: float
+) -> Iterator[Executable]:
+    """Versions of a model that differ from it by rounding errors; all together take `seconds`.
 
     The first is the model as onnxruntime runs it without its optimizer, which computes quantised
-    parts in other steps. In the others, the weights differ by one rounding error. A version can be
-    run until the next one is asked for.
+    parts in other steps. In the others, the initializers of the main graph differ by one rounding
+    error. A version can be run until the next one is asked for.
     """
     if model.ByteSize() > _LARGEST_MODEL:
         return
     rng = np.random.default_rng(0)
-    for number in range(_VERSIONS):
-        version = model if number == 0 else _with_nearby_weights(model, rng)
+    end = time.monotonic() + seconds
+    versions = itertools.chain([model], _with_nearby_weights(model, rng))
+    for version in itertools.islice(versions, _VERSIONS):
+        rest = end - time.monotonic()
+        if rest <= 0:
+            return
         try:
-            session = IsolatedSession(SerializedModel(version, base_dir), optimizes=False)
+            packed = SerializedModel(version, base_dir)
+            session = IsolatedSession(packed, optimizes=False, seconds=rest)
         except ExecutionError:  # such a version says nothing about the outputs
             continue
         with closing(session):
             yield session
 
 
-def _with_nearby_weights(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto:
-    changed = onnx.ModelProto()
-    changed.CopyFrom(model)
+def _with_nearby_weights(
+    model: onnx.ModelProto, rng: np.random.Generator
+) -> Iterator[onnx.ModelProto]:
+    """Endless copies of the model with other weights; none if there are no weights to change."""
     exact = Tolerances(relative=0.0)
-    for tensor in changed.graph.initializer:
-        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.data_type in _PERTURBED:
-            array = numpy_helper.to_array(tensor)
-            tensor.CopyFrom(numpy_helper.from_array(_nearby(array, exact, 0.0, rng), tensor.name))
-    return changed
+    weights = [
+        number
+        for number, tensor in enumerate(model.graph.initializer)
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and tensor.data_type in _PERTURBED
+    ]
+    while weights:
+        changed = onnx.ModelProto()
+        changed.CopyFrom(model)
+        for number in weights:
+            tensor = changed.graph.initializer[number]
+            array = _nearby(numpy_helper.to_array(tensor), exact, 0.0, rng)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        yield changed
 
 
 def is_explained(

@@ -96,7 +96,11 @@ def redeclare(
 def element_type(name: str) -> int:
     """The number in ONNX of a type such as `float16`. Raises AssumptionError if there is none."""
     try:
-        return int(helper.np_dtype_to_tensor_dtype(np.dtype(str(name))))
+        dtype = np.dtype(str(name))
+        # Short forms mean other types in TVM: `float` is float64 here and float32 there.
+        if dtype.name != str(name):
+            raise TypeError(name)
+        return int(helper.np_dtype_to_tensor_dtype(dtype))
     except (TypeError, ValueError, KeyError):
         raise AssumptionError(
             f"{name!r} is not an element type",

@@ -515,6 +515,9 @@ class TestOperators:
         ({"opset": 999}, "opset is 999; the versions that are known are 1 to"),
         ({"opset": 0}, "opset is 0"),
         ({"opset": "17"}, "opset is '17'"),
+        ({"opset": True}, "opset is True"),
+        ({"dtype_dict": {"x": "half"}}, "'half' is not an element type"),
+        ({"shape_dict": {"x": np.array(2)}}, "which is not a list"),
     ],
 )
 def test_arguments_that_cannot_be_used(arguments: dict[str, Any], words: str) -> None:
@@ -522,3 +525,12 @@ def test_arguments_that_cannot_be_used(arguments: dict[str, Any], words: str) ->
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
     with pytest.raises(looplift.AssumptionError, match=words):
         looplift.from_onnx(model, **arguments)
+
+
+def test_numbers_and_shapes_of_other_packages() -> None:
+    text = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    version: Any = np.int64(17)
+    shapes: Any = {"x": tvm.relax.ShapeExpr([3])}
+    module = looplift.from_onnx(model, opset=version, shape_dict=shapes)
+    assert [int(size) for size in module["main"].params[0].ty.shape.values] == [3]
