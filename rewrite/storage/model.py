@@ -78,14 +78,13 @@ def read_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
 
 @contextmanager
 def _readable_errors() -> Iterator[None]:
-    """Raises ModelError for names that are not text, and for bodies nested too deeply."""
+    """Raises ModelError for texts that are not UTF-8, and for bodies nested too deeply."""
     try:
         yield
     except UnicodeDecodeError as error:
         raise ModelError(
-            f"A name in the model is not text: it has the byte 0x{error.object[error.start]:02x}, "
-            "which is not UTF-8",
-            where="the names of the model",
+            f"A text has the byte 0x{error.object[error.start]:02x}, which is not UTF-8",
+            where="the texts of the model",
             remedy="The file may be damaged: copy or export it again",
         ) from None
     except RecursionError:
@@ -100,9 +99,10 @@ def export_model(model: Model) -> onnx.ModelProto:
     """The model as a ModelProto.
 
     Renames values whose names clash, but never inputs and outputs of the main graph. Changes the IR
-    version only if the file needs another one or onnxruntime rejects it.
+    version only if the file needs another one or onnxruntime rejects it. Raises ModelError for a
+    text that is not UTF-8, which the model may have where no rule reads it.
     """
-    with collector_paused():
+    with _readable_errors(), collector_paused():
         return _export(model)
 
 

@@ -57,7 +57,7 @@ def _names() -> Iterator[Case]:
         yield Case(f"the character {code:#x} in names", file(_renamed(name)), _INSPECT, 0, (shown,))
     long = "n" * 100_000
     yield Case("a name of 100,000 characters", file(_renamed(long)), _INSPECT, 0, ("nnn",))
-    for field in ("op_type", "name", "domain", "input", "output", "dim_param"):
+    for field in ("op_type", "name", "domain", "input", "output", "dim_param", "doc_string"):
         yield Case(
             f"{field} that is not UTF-8",
             file(_not_utf8(field)),
