@@ -20,6 +20,7 @@ from ..processor import is_for_llvm
 from ..values import Constant
 from .affine import static_size
 from .extremes import legalize_extreme
+from .ordered_copies import KEEPS_ORDER
 from .roi_align import legalize_roi_align
 from .size_names import OPAQUE
 
@@ -69,7 +70,8 @@ def _legalizations() -> dict[str, LegalizeFunc]:
         if is_for_llvm()
     }
     scatter = {"relax.scatter_nd": partial(_scatter_nd, known["relax.scatter_nd"])}
-    changed = means | where | roi_align | extremes | larger | scatter
+    reshape = {"relax.reshape": partial(_reshape, known["relax.reshape"])}
+    changed = reshape | means | where | roi_align | extremes | larger | scatter
     own = {"relax.concat": partial(_concat, known["relax.concat"])}
     return known | changed | own | {"relax.take": _take, "relax.nn.relu": _relu}
 
@@ -313,6 +315,18 @@ def _broadcast_element(tensor: te.Tensor, places: Sequence[Any]) -> Any:
     return tensor(
         *(0 if static_size(size) == 1 else p for size, p in zip(tensor.shape, here, strict=True))
     )
+
+
+def _reshape(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
+    """Marks the kernel as one that keeps the order of elements.
+
+    What it computes does not say so where several sizes are unknown: it divides places by them.
+    """
+    result = legalize(bb, call)
+    if isinstance(result, ir.Call) and result.op.same_as(_CALL_TIR):
+        kernel = result.args[0]
+        bb.update_func(kernel, bb.get()[kernel].with_attr(KEEPS_ORDER, True))
+    return result
 
 
 def _scatter_nd(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:

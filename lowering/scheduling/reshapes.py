@@ -85,8 +85,6 @@ def _escaping(function: relax.Function) -> set[Any]:
 
 def reshapes(kernel: tirx.PrimFunc) -> bool:
     """Whether a kernel copies all elements of its first parameter to the last in their order."""
-    if kernel.attrs and KEEPS_ORDER in kernel.attrs:
-        return True
     if len(kernel.params) < 2:
         return False
     source, *others, target = kernel.params
@@ -98,6 +96,8 @@ def reshapes(kernel: tirx.PrimFunc) -> bool:
         return False
     if any(isinstance(size, tirx.IntImm) and int(size) == 0 for size in target.shape):
         return False
+    if kernel.attrs and KEEPS_ORDER in kernel.attrs:
+        return True
     return _keeps_order(kernel) or _keeps_order(_with_variable_sizes(kernel))
 
 

@@ -52,6 +52,19 @@ def test_a_reshape_that_joins_axes_of_unknown_sizes_is_a_view() -> None:
     assert module["main"].script().count("R.reshape") == 1
 
 
+def test_any_reshape_is_a_view_where_several_sizes_are_unknown() -> None:
+    """The equality of the counts is known from the operator, not from the kernel."""
+    text = """model (float[b, c, d] x) => (y) {
+        one = Constant <value_ints = [1]> () end = Constant <value_ints = [99]> ()
+        part = Slice (x, one, end, one) s = Shape (part) k = Constant <value_ints = [0, 2, 1]> ()
+        t = Gather (s, k) r = Reshape (part, t) y = Softmax (r) }"""
+    sizes = ((2, 3, 4), (1, 2, 1), (0, 3, 4), (2, 1, 4))
+    check(text, {}, [{"b": b, "c": c, "d": d} for b, c, d in sizes])
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, {})))
+    assert module["main"].script().count("R.reshape") == 1
+
+
 @pytest.mark.parametrize("perm", [[0, 2, 1], [1, 0, 2], [2, 1, 0]])
 def test_a_transposition_whose_axes_are_joined_is_a_copy(perm: list[int]) -> None:
     text = f"""model (float[b, c, d] x) => (y) {{
