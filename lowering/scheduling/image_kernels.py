@@ -210,7 +210,9 @@ class _Search:
         before = [nest for nest in self._nests if nest.buffer.same_as(data.buffer)]
         is_padded = not all(isinstance(nest.value, ir.TensorLoad) for nest in before)
         if len(found.reduced) > 1 or is_padded or depth < lanes:
-            if len(positions) != 2:
+            # A single line is computed with channels first, also as an image of height 1.
+            is_plane = all(static_size(index) is None for index in data.indices[2:])
+            if len(positions) != 2 or not is_plane:
                 return None
             if depth < lanes:  # The input keeps its layout.
                 return _ZERO

@@ -217,6 +217,16 @@ def test_a_line_of_channels_with_an_axis_of_size_1_after_it() -> None:
     check(text, weights, [{"b": b, "h": h} for b, h in ((1, 1), (2, 64), (3, 7))])
 
 
+def test_a_line_of_few_channels_in_an_image_of_height_1() -> None:
+    """As a transposed convolution of a sequence in phases; no kernel takes it with channels last."""
+    text = """model (float[b, 1, n, 32] x) => (y) {
+        t = Transpose <perm = [0, 3, 1, 2]> (x) c = Conv <pads = [0, 1, 0, 1]> (t, f)
+        r = Relu (c) y = Transpose <perm = [0, 2, 3, 1]> (r) }"""
+    weights = {"f": weight(8, 32, 1, 2)}
+    assert len(taken_by(Convolution(), text, weights)) == 1
+    check(text, weights, [{"b": b, "n": n} for b, n in ((1, 1), (2, 64), (3, 7))])
+
+
 @pytest.mark.parametrize("layout", ["channels first", "channels last"])
 @pytest.mark.parametrize(
     "node",
