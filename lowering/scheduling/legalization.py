@@ -22,6 +22,7 @@ from .affine import static_size
 from .extremes import legalize_extreme
 from .ordered_copies import KEEPS_ORDER
 from .roi_align import legalize_roi_align
+from .scatter import scatter_nd_kernel
 from .size_names import OPAQUE
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -69,7 +70,8 @@ def _legalizations() -> dict[str, LegalizeFunc]:
         for name, kind in (("relax.maximum", tirx.Max), ("relax.minimum", tirx.Min))
         if is_for_llvm()
     }
-    scatter = {"relax.scatter_nd": partial(_scatter_nd, known["relax.scatter_nd"])}
+    scatter_nd = _scatter_nd if is_for_llvm() else _scatter_nd_by_tvm
+    scatter = {"relax.scatter_nd": partial(scatter_nd, known["relax.scatter_nd"])}
     reshape = {"relax.reshape": partial(_reshape, known["relax.reshape"])}
     changed = reshape | means | where | roi_align | extremes | larger | scatter
     own = {"relax.concat": partial(_concat, known["relax.concat"])}
@@ -330,6 +332,21 @@ def _reshape(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _scatter_nd(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
+    """That the sizes fit has been checked, see the converter of ScatterND."""
+    data, indices = (arg.ty for arg in call.args[:2])
+    are_known = all(isinstance(kind.shape, relax.ShapeExpr) for kind in (data, indices))
+    depth = static_size(indices.shape.values[-1]) if are_known and indices.ndim else None
+    if depth is None:
+        return legalize(bb, call)
+    types = str(data.dtype), str(indices.dtype)
+    ranks = data.ndim, indices.ndim
+    kernel = scatter_nd_kernel(*types, ranks, depth, str(call.attrs.reduction))
+    fields = relax.Tuple(list(call.args))
+    variable = bb.add_func(kernel, "scatter_nd")
+    return ir.Call(_CALL_TIR, [variable, fields], None, [call.ty], ret_ty=call.ty)
+
+
+def _scatter_nd_by_tvm(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
     """Names computed sizes: TVM's kernel refuses equal ones that are not the same expression.
 
     That the sizes fit has been checked, see the converter of ScatterND.

@@ -179,6 +179,26 @@ def test_scatter_nd_of_all_data(imported: Load, shape: list[int], reduction: str
         model.check(random(n, 4), random(*shape[:-1], n, 4) + 1)
 
 
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_scatter_nd_of_rows(imported: Load, depth: int, reduction: str) -> None:
+    """Several updates of one place, and indices that count from the end."""
+    tail = ", ".join(["c", "3"][depth - 1 :])
+    updates = f"m, k, {tail}" if tail else "m, k"
+    model = imported(f"""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[n, c, 3] x, int64[m, k, {depth}] i, float[{updates}] u) => (float[n, c, 3] y) {{
+        y = ScatterND <reduction = "{reduction}"> (x, i, u)
+    }}""")
+    rng = np.random.default_rng(depth)
+    for rows in ((2, 4), (1, 1), (0, 3)):
+        indices = rng.integers(-2, 2, (*rows, depth))
+        if reduction == "none":  # The order of updates of one place is not defined.
+            indices = np.zeros((*rows, depth), np.int64)
+            indices[..., 0] = np.arange(rows[0] * rows[1]).reshape(rows)
+        model.check(random(9, 5, 3), indices, random(*rows, *(5, 3)[depth - 1 :]))
+
+
 @pytest.mark.parametrize("depth", [0, 1, 2])
 def test_scatter_nd_without_updates(imported: Load, depth: int) -> None:
     shape = [0, *[3, 4][depth:]]
