@@ -19,8 +19,8 @@ _NARROW = ("float16", "bfloat16")
 def accumulate_in_float32(convert: ConverterFunction) -> ConverterFunction:
     """Makes a converter compute in float32 where the first input is narrower.
 
-    For operators whose first output sums elements of the inputs. That output gets the type of the
-    input back; the other outputs keep the type that the converter gives them.
+    For operators whose first output sums elements of the inputs, or cancels. That output gets the
+    type of the input back; the other outputs keep the type that the converter gives them.
     """
 
     @functools.wraps(convert)

@@ -451,6 +451,16 @@ def hard_sigmoid(ctx: ConverterContext) -> Value:
     return ctx.cast(ctx.bb.emit(result), dtype)
 
 
+@converts("Gelu")
+@accumulate_in_float32
+def gelu(ctx: ConverterContext) -> Value:
+    """Gelu, see https://onnx.ai/onnx/operators/onnx__Gelu.html.
+
+    In half precision, the sum of 1 and erf cancels for negative numbers.
+    """
+    return ctx.by_tvm()
+
+
 @converts("ThresholdedRelu")
 def thresholded_relu(ctx: ConverterContext) -> Value:
     """ThresholdedRelu, see https://onnx.ai/onnx/operators/onnx__ThresholdedRelu.html.

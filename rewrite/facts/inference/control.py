@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ... import symbolic
 from ...graph.ir import Graph, Node, Tensor
@@ -221,7 +222,11 @@ def _fixpoint(
 def _widen(facts: Facts, carried: Tensor, guess: Fact, output: Tensor) -> Fact:
     """What holds of a carried value if the guess holds before an iteration (widening)."""
     fresh = {axis: facts.fresh(carried, axis) for axis in range(len(guess.shape or ()))}
-    wide = join(guess, facts.of(output), fresh)
+    given = facts.of(output)
+    if given.kind == guess.kind == "tensor" and not given.dtype:
+        # A carried value never changes its type, also where the operator that gives it is unknown.
+        given = replace(given, dtype=guess.dtype)
+    wide = join(guess, given, fresh)
     if wide.values is None and guess.values is not None and wide.shape == guess.shape:
         # An integer that changes has a symbol of its own in each iteration.
         count = len(guess.values)

@@ -259,3 +259,15 @@ def test_a_prelu_of_one_slope(imported: Load, shape: tuple[int, ...]) -> None:
         f"g (float[n, c, w] x, float{dims} s) => (float[n, c, w] y) {{ y = PRelu (x, s) }}"
     )
     model.check(random(2, 4, 3), random(*shape))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", ["float16", "float"])
+def test_gelu_of_negative_numbers(imported: Load, dtype: str, approximate: str) -> None:
+    """In half precision, 1 + erf(x / √2) would have few digits."""
+    model = imported(f"""
+    <ir_version: 9, opset_import: ["" : 20]>
+    g ({dtype}[n] x) => ({dtype}[n] y) {{ y = Gelu <approximate = "{approximate}"> (x) }}""")
+    x = np.linspace(-5, 5, 101).astype("float32" if dtype == "float" else dtype)
+    (expected,) = model.session.run(None, {"x": x})
+    np.testing.assert_allclose(model.run(x)[0], expected, rtol=2e-3, atol=1e-6)

@@ -137,3 +137,15 @@ def test_an_embedding_of_segments_without_segment_ids_adds_its_first_row() -> No
            float[8] beta) => (float[B,S,8] y) {
         y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, table, gamma, beta) }"""
     assert_decomposed(fixture(text), feed, 1e-5)
+
+
+def test_of_a_carried_value_whose_type_only_the_loop_knows() -> None:
+    """The operator gives the carried value: what it gives is not known before it is decomposed."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[T,B,8] x, float[B,8] h, float[8] gamma, float[8] beta, int64 n) => (float[B,8] y)
+        <bool go = {1}> {
+        y = Loop(n, go, h) <body = b (int64 i, bool c, float[B,8] s) => (bool d, float[B,8] so) {
+            d = Identity(c) xi = Gather(x, i)
+            so = com.microsoft.SkipLayerNormalization(s, xi, gamma, beta) }> }"""
+    result = rewrite(fixture(text), verify=True)
+    assert result.report.commits["DecomposeSkipLayerNormalization"] == 1
