@@ -16,6 +16,7 @@ import numpy as np
 
 from .. import symbolic
 from ..errors import AssumptionError
+from ..storage.redeclare import check_is_shape
 from ..symbolic import Dim
 
 Shape = tuple[int | str | None, ...]
@@ -177,24 +178,6 @@ def _parse_shapes(shapes: Shapes) -> dict[str, Shape]:
     for name, shape in shapes.items():
         check_is_shape(name, shape)
     return {name: tuple(shape) for name, shape in shapes.items()}
-
-
-def _is_iterable(value: Any) -> bool:
-    try:
-        iter(value)
-    except TypeError:
-        return False
-    return True
-
-
-def check_is_shape(name: str, shape: object, where: str = "") -> None:
-    """Raises AssumptionError if the shape of input `name` is not a sequence."""
-    if isinstance(shape, str | bytes | Mapping) or not _is_iterable(shape):
-        raise AssumptionError(
-            f"The shape of input '{name}' is {shape!r}, which is not a list",
-            where=where,
-            remedy=f'Write a list of sizes: {{"{name}": [1, "T"]}}',
-        )
 
 
 MOST_DIGITS = 19

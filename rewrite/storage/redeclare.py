@@ -12,7 +12,6 @@ import onnx
 from onnx import helper
 
 from ..errors import AssumptionError
-from ..facts.assertions import check_is_shape
 from ..graph.declarations import shape_of
 from .protos import containers
 
@@ -56,6 +55,24 @@ def check_declarations(
                         "shape_dict: axis %s of input '%s' gets the size %s; the model declares %s",
                         axis, name, new, old,
                     )  # fmt: skip
+
+
+def check_is_shape(name: str, shape: object, where: str = "") -> None:
+    """Raises AssumptionError if the shape of input `name` is not a sequence."""
+    if isinstance(shape, str | bytes | Mapping) or not _is_iterable(shape):
+        raise AssumptionError(
+            f"The shape of input '{name}' is {shape!r}, which is not a list",
+            where=where,
+            remedy=f'Write a list of sizes: {{"{name}": [1, "T"]}}',
+        )
+
+
+def _is_iterable(value: Any) -> bool:
+    try:
+        iter(value)
+    except TypeError:
+        return False
+    return True
 
 
 def redeclare(
