@@ -444,11 +444,20 @@ class TestResult:
         ({"shapes": {"x": 3}}, "The shape of input 'x' is 3, which is not a list"),
         ({"shapes": {"x": "1,T"}}, "The shape of input 'x' is '1,T', which is not a list"),
         ({"shapes": ["x"]}, r"\['x'\] does not assert the shapes of inputs"),
+        ({"inputs": ["x"]}, r"\['x'\] does not assert the values of inputs"),
+        ({"inputs": np.zeros(2)}, "does not assert the values of inputs"),
+        ({"dims": [1]}, "'1' does not assert a dim"),
     ],
 )
-def test_shapes_that_are_none(options: dict[str, Any], words: str) -> None:
+def test_assertions_of_wrong_types(options: dict[str, Any], words: str) -> None:
     with pytest.raises(AssumptionError, match=words):
         rewrite(parse("g (float[N] x) => (float[N] y) { y = Neg(x) }"), **options)
+
+
+def test_none_asserts_nothing() -> None:
+    nothing: dict[str, Any] = dict.fromkeys(("inputs", "dims", "shapes", "prefix_masks"))
+    result = rewrite(parse("g (float[N] x) => (float[N] y) { y = Neg(x) }"), **nothing)
+    assert result.report.notes == []
 
 
 @pytest.mark.parametrize("size", ["x", -1, 1.5, None])

@@ -49,16 +49,23 @@ class Assertions:
     def of(
         cls,
         inputs: Mapping[str, Any] | None = None,
-        dims: Dims = (),
+        dims: Dims | None = (),
         shapes: Shapes | None = None,
-        prefix_masks: PrefixMasks = (),
+        prefix_masks: PrefixMasks | None = (),
     ) -> Assertions:
         """Makes assertions from what `looplift.rewrite` takes.
 
         Raises AssumptionError for a text that is not a dim, for dims that contradict each other,
-        for shapes that are not lists, and for a mask axis that is not an integer.
+        for inputs that are not a dict, for shapes that are not lists, and for a mask axis that is
+        not an integer.
         """
-        exact, minima = _parse_dims(dims)
+        exact, minima = _parse_dims(() if dims is None else dims)
+        prefix_masks = () if prefix_masks is None else prefix_masks
+        if not isinstance(inputs, Mapping | None):
+            raise AssumptionError(
+                f"{inputs!r} does not assert the values of inputs",
+                remedy='Write a dict, such as {"x": 16000}',
+            )
         names = [prefix_masks] if isinstance(prefix_masks, str) else list(prefix_masks)
         axes = prefix_masks if isinstance(prefix_masks, Mapping) else dict.fromkeys(names)
         return cls(
@@ -146,7 +153,7 @@ def _parse_dims(dims: Dims) -> tuple[dict[str, int], dict[str, int]]:
     exact: dict[str, int] = {}
     minima: dict[str, int] = {}
     for text in dims:
-        found = re.fullmatch(r"\s*([^<>=]+?)\s*(>=|=)\s*(\d+)\s*", text)
+        found = re.fullmatch(r"\s*([^<>=]+?)\s*(>=|=)\s*(\d+)\s*", str(text))
         if found is None:
             raise AssumptionError(
                 f"'{text}' does not assert a dim", remedy="Write NAME=NUMBER or NAME>=NUMBER"
