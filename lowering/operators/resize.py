@@ -15,7 +15,7 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value, as_int, as_tensor
+from ..values import Sizes, Value, as_int, as_tensor
 from .broadcasting import dims_of, known_dims
 from .registry import Accepts, ConverterContext, converts
 from .resize_kernels import Axis, Sampling, resize
@@ -74,7 +74,7 @@ def convert_resize(ctx: ConverterContext) -> Value:
     computed = ctx.cast(ctx.tensor(1), "float32") if None in windows else None
     operands = _ResizeOperands(ctx, data, axes, windows, sampling, computed)
     # Exactly one of the two has elements.
-    if not _is_absent(ctx, scales) and (_is_absent(ctx, sizes) or _has_elements(scales)):
+    if not _is_absent(ctx, scales) and not _has_elements(sizes):
         return _by_scales(operands, scales)
     policy = ctx.attr("keep_aspect_ratio_policy", "stretch")
     wanted = _wanted_sizes(operands, sizes)
@@ -112,9 +112,11 @@ def _sampling(ctx: ConverterContext, *, is_old: bool) -> Sampling:
     )
 
 
-def _has_elements(vector: Value) -> bool:
-    """Whether a vector is known to have elements."""
-    return bool(as_int((known_dims(vector) or [None])[0]))
+def _has_elements(sizes: Value) -> bool:
+    """Whether a vector of sizes is known to have elements."""
+    if isinstance(sizes, Sizes):
+        return bool(sizes.items)
+    return sizes is not None and bool(as_int((known_dims(sizes) or [None])[0]))
 
 
 def _is_absent(ctx: ConverterContext, value: Value) -> bool:
