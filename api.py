@@ -18,7 +18,7 @@ from .keywords import errors_in_keywords, in_keywords, names_keywords
 from .request import Request
 from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
-from .rewrite.engine.rule import Phase
+from .rewrite.engine.rule import ANY, Phase
 from .rewrite.engine.trace import Listener, Trace
 from .rewrite.errors import AssumptionError, LoopliftError
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
@@ -362,7 +362,7 @@ def import_request(
     request = replace(request, proto=proto)
     options = replace(given, shape_dict=_expressions(given.shape_dict, request.assertions))
     try:
-        engine, ranks = _rewritten(request, wording)
+        engine, ranks, declined = _rewritten(request, wording)
     except Exception as error:  # any rule of any package may fail
         if needs_rewrite or request.assertions:
             raise
@@ -376,6 +376,7 @@ def import_request(
             weights=weights,
             sizes=engine.assertions.dims,
             ranks=ranks,
+            declined=declined,
             facts=engine.facts,
         )
     try:
@@ -388,8 +389,10 @@ def import_request(
 @collector_paused()
 def _rewritten(
     request: Request, wording: Callable[[str], str]
-) -> tuple[Engine, Mapping[Tensor, str]]:
-    """The engine with the rewritten model, and why the ranks of values are not known."""
+) -> tuple[Engine, Mapping[Tensor, str], Mapping[str, str]]:
+    """The engine with the rewritten model, why the ranks of values are not known, and why operators
+    of other domains were not decomposed, by their first output.
+    """
     from .lowering.quantised_products import multiply_integers
     from .lowering.tail_duplication import duplicate_tails
     from .rules.recurrence.emission import ABOUT_ONNXRUNTIME
@@ -397,6 +400,13 @@ def _rewritten(
     engine = request.engine()
     engine.run()
     trace = engine.trace
+    declined = {
+        node.outputs[0].name: reason.sentence
+        for node in engine.index.walk()
+        if node.domain and node.outputs
+        for reason in reasons_at(engine, node)
+        if ANY not in reason.kind.roots()
+    }
     # What onnxruntime does with a form does not matter: TVM runs the module.
     notes = (note for note in trace.notes() if not note.startswith(ABOUT_ONNXRUNTIME))
     for warning in (*engine.assertions.notes(), *notes):
@@ -406,7 +416,7 @@ def _rewritten(
     traces = (trace, products.trace, final.trace)
     for defect in dict.fromkeys(defect for each in traces for defect in each.defects()):
         _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
-    return final, ranks
+    return final, ranks, declined
 
 
 def _expressions(

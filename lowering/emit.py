@@ -133,13 +133,15 @@ def emit_graph(
     weights: Sequence[onnx.TensorProto] = (),
     sizes: Mapping[str, int] = MappingProxyType({}),
     ranks: Mapping[Tensor, str] = MappingProxyType({}),
+    declined: Mapping[str, str] = MappingProxyType({}),
     facts: Facts | None = None,
 ) -> Any:
     """The graph of a model as a Relax module with one public function, `main`.
 
     `original` is the model before it was prepared and rewritten: errors use its names. `weights`
-    are those that `prepare` returns, `sizes` the numbers of named dims, and `ranks`
-    explains why the ranks of values are not known. Types say what `facts` know.
+    are those that `prepare` returns, `sizes` the numbers of named dims. `ranks` explains why the
+    ranks of values are not known, and `declined` why operators were not decomposed, see
+    `check_support`. Types say what `facts` know.
 
     Raises ModelError for bodies that do not fit their nodes, and UnsupportedError for what has no
     translation: operators, all of them at once, or the first node that cannot be translated as it
@@ -148,7 +150,7 @@ def emit_graph(
     opset = options.opset or model.opset() or 1
     body = read_body(model.graph)
     _check_bodies(body, opset)
-    check_support(body, frozenset(CONTROL))
+    check_support(body, frozenset(CONTROL), declined)
 
     signature = Signature(
         model.graph, options.shape_dict, options.dtype_dict, options.sanitize_input_names, sizes

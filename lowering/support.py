@@ -40,23 +40,32 @@ _REASONS_OF_DOMAINS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def check_support(body: Body, control: frozenset[str]) -> None:
+def check_support(
+    body: Body, control: frozenset[str], declined: Mapping[str, str] = MappingProxyType({})
+) -> None:
     """Raise one UnsupportedError for all operators, in bodies too, that have no converter.
 
-    `control` names the operators with bodies that can be emitted.
+    `control` names the operators with bodies that can be emitted. `declined` says why rules that
+    would decompose a node did not, by the name of its first output.
     """
     unknown: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    reasons: dict[tuple[str, str], str] = {}
     for inner in body.inside():
         for step in inner.steps:
             node = step.node
             if not _is_supported(node, bool(step.bodies), control):
-                unknown[node.domain or "ai.onnx", node.op].append(place(node, inner.path))
+                key = node.domain or "ai.onnx", node.op
+                unknown[key].append(place(node, inner.path))
+                reason = declined.get(node.outputs[0].name) or refusal(*key)
+                if reason:
+                    reasons.setdefault(key, reason)
     if not unknown:
         return
     count = sum(len(places) for places in unknown.values())
     listed = "; ".join(
-        f"{op_type} of {domain}{_often(places)}{_because(domain, op_type)}: {_shown(places)}"
-        for (domain, op_type), places in unknown.items()
+        f"{key[1]} of {key[0]}{_often(places)}"
+        f"{f' ({reasons[key]})' if key in reasons else ''}: {_shown(places)}"
+        for key, places in unknown.items()
     )
     what = "1 node has" if count == 1 else f"{count} nodes have"
     raise UnknownOperatorError(
@@ -77,11 +86,6 @@ def _is_supported(node: Node, has_bodies: bool, control: frozenset[str]) -> bool
 def refusal(domain: str, op_type: str) -> str | None:
     """Why an operator without a translation has none; None if nothing is known of it."""
     return _REASONS.get(op_type) if domain in ("", "ai.onnx") else _REASONS_OF_DOMAINS.get(domain)
-
-
-def _because(domain: str, op_type: str) -> str:
-    reason = refusal(domain, op_type)
-    return f" ({reason})" if reason else ""
 
 
 def _often(places: list[str]) -> str:

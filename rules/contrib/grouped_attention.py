@@ -81,7 +81,7 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
         shape = m.need(m.facts.shape(q), "the rank of {} is not known", q, at=q)
         m.need(
             symbolic.eq(shape[0], 1) is True,
-            "the batch of {} is not known to have one row (--dim asserts that)", q, at=q,
+            "the batch of {} is not known to have one row (--dim asserts it)", q, at=q,
         )  # fmt: skip
         both = (past, optional(node.inputs, 4))
         m.need((past is None) == (both[1] is None), "only the earlier keys or values are given")

@@ -10,6 +10,7 @@ import onnx
 import onnx.parser
 import pytest
 
+import looplift
 from looplift.lowering import emit
 from looplift.rewrite.errors import LoopliftError, ModelError, UnsupportedError
 
@@ -213,3 +214,14 @@ def test_optionals_that_may_be_empty_are_refused(text: str) -> None:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> g {text}')
     with pytest.raises(UnsupportedError, match="an optional that may be empty"):
         emit(model)
+
+
+def test_the_reason_why_an_operator_was_not_decomposed() -> None:
+    """The rule knows what to assert; that there is no translation says less."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[B,S,16] q, float[B,L,16] k) => (float[B,S,16] y) {
+        y = com.microsoft.MultiHeadAttention<num_heads = 2, unidirectional = 1>(q, k, k) }"""
+    model = onnx.parser.parse_model(text)
+    with pytest.raises(UnsupportedError, match="it does not have as many keys as queries"):
+        looplift.from_onnx(model)
+    assert looplift.from_onnx(model, dims={"S": 4, "L": 4})
