@@ -330,7 +330,7 @@ def from_onnx(
         return import_request(
             request,
             needs_rewrite=rules is not None,
-            shape_dict=shape_dict or {},
+            shape_dict={} if shape_dict is None else shape_dict,
             dtype_dict=dtype_dict,
             opset=opset,
             keep_params_in_input=keep_params_in_input,
@@ -391,8 +391,9 @@ def _rewritten(
     request: Request, wording: Callable[[str], str]
 ) -> tuple[Engine, Mapping[Tensor, str], Mapping[str, str]]:
     """The engine with the rewritten model, why the ranks of values are not known, and why operators
-    of other domains were not decomposed, by their first output.
+    without a converter were not decomposed, by their first output.
     """
+    from .lowering.operators import find
     from .lowering.quantised_products import multiply_integers
     from .lowering.tail_duplication import duplicate_tails
     from .rules.recurrence.emission import ABOUT_ONNXRUNTIME
@@ -403,7 +404,7 @@ def _rewritten(
     declined = {
         node.outputs[0].name: reason.sentence
         for node in engine.index.walk()
-        if node.domain and node.outputs
+        if node.outputs and find(node.domain, node.op) is None
         for reason in reasons_at(engine, node)
         if ANY not in reason.kind.roots()
     }

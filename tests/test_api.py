@@ -434,7 +434,7 @@ class TestResult:
         with pytest.raises(AssumptionError, match="'S' is not an open dimension"):
             result.verify(sizes={"S": [1]})
         not_sizes: Any = {"T": 1}
-        with pytest.raises(AssumptionError, match="The sizes of 'T' are 1, which are no integers"):
+        with pytest.raises(AssumptionError, match="The sizes of 'T' are 1, not a list of integers"):
             result.verify(sizes=not_sizes)
 
 

@@ -70,7 +70,7 @@ def stft(ctx: ConverterContext) -> Value:
     """STFT, see https://onnx.ai/onnx/operators/onnx__STFT.html.
 
     (signal [b, n, 1 or 2], frame step, window, frame length) -> [b, frames, frequencies, 2].
-    Exporters leave out the last axis of a real signal, and onnxruntime accepts that.
+    Exporters leave out the axis of real and imaginary parts; onnxruntime accepts a real signal so.
     """
     signal, step, window, given = (ctx.inputs[slot] for slot in range(4))
     dims = dims_of(signal, "signal")

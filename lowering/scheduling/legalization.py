@@ -51,6 +51,10 @@ def legalize_operators() -> Any:
     return tvm.transform.module_pass(run, opt_level=0, name="looplift.legalize_operators")
 
 
+_RESHAPES = ("relax.expand_dims", "relax.flatten", "relax.reshape", "relax.squeeze")
+"""Operators that keep the elements and their order."""
+
+
 def _legalizations() -> dict[str, LegalizeFunc]:
     """The legalization of each operator, as it is registered now: users may replace one."""
     found = {name: ir.Op.get(name).get_attr("FLegalize") for name in ir.Op.list_op_names()}
@@ -72,8 +76,8 @@ def _legalizations() -> dict[str, LegalizeFunc]:
     }
     scatter_nd = _scatter_nd if is_for_llvm() else _scatter_nd_by_tvm
     scatter = {"relax.scatter_nd": partial(scatter_nd, known["relax.scatter_nd"])}
-    reshape = {"relax.reshape": partial(_reshape, known["relax.reshape"])}
-    changed = reshape | means | where | roi_align | extremes | larger | scatter
+    reshapes = {name: partial(_reshape, known[name]) for name in _RESHAPES}
+    changed = reshapes | means | where | roi_align | extremes | larger | scatter
     own = {"relax.concat": partial(_concat, known["relax.concat"])}
     return known | changed | own | {"relax.take": _take, "relax.nn.relu": _relu}
 
@@ -332,7 +336,7 @@ def _reshape(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _scatter_nd(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
-    """That the sizes fit has been checked, see the converter of ScatterND."""
+    """A call of the kernel for CPUs. The converter of ScatterND has checked that the sizes fit."""
     data, indices = (arg.ty for arg in call.args[:2])
     are_known = all(isinstance(kind.shape, relax.ShapeExpr) for kind in (data, indices))
     depth = static_size(indices.shape.values[-1]) if are_known and indices.ndim else None

@@ -155,16 +155,11 @@ def _with_simple_indices(block: Any) -> Any:
 
 def without_single_iterations(nest: Nest) -> Nest:
     """The nest, which reduces nothing, without loops of one iteration: along axes of size 1."""
-    variables = zip(nest.block.iter_vars, nest.extents, strict=True)
-    kept = [(v, extent) for v, extent in variables if not is_number(extent, 1)]
-    if len(kept) == len(nest.extents):
+    loops = list(zip(nest.block.iter_vars, nest.extents, strict=True))
+    zero = {v.var: tirx.const(0, v.var.ty.dtype) for v, extent in loops if is_number(extent, 1)}
+    if not zero:
         return nest
-    names = [variable.var for variable, _ in kept]
-    zero = {
-        v: tirx.const(0, v.ty.dtype)
-        for v in nest.variables
-        if not any(v.same_as(name) for name in names)
-    }
+    kept = [(v, extent) for v, extent in loops if not is_number(extent, 1)]
     body = substituted(nest.block.body, zero)
     block = s_tir.SBlock([v for v, _ in kept], [], [], nest.block.name_hint, body)
     return Nest(block, tuple(extent for _, extent in kept))

@@ -72,7 +72,7 @@ class Assertions:
             dict(inputs or {}),
             exact,
             minima,
-            _parse_shapes(shapes or {}),
+            _parse_shapes({} if shapes is None else shapes),
             {name: _axis(name, axis) for name, axis in axes.items()},
         )
 

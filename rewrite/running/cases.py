@@ -148,7 +148,7 @@ class Cases:
             low = self._minima.get(name, 0)
             if not _are_sizes(sizes):
                 raise AssumptionError(
-                    f"The sizes of '{name}' are {sizes!r}, which are no integers in a list",
+                    f"The sizes of '{name}' are {sizes!r}, not a list of integers",
                     remedy=f'Write {{"{name}": [1, 2]}}',
                 )
             below = [size for size in sizes if size < low]

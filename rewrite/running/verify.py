@@ -496,14 +496,14 @@ class Candidate:
             ]
 
         left = unexplained()
-        if left and not self.unexplained and _have_one_shape(expected, actual):
+        if left and not self.unexplained and _have_same_shapes(expected, actual):
             for version in self.versions(max(end - time.monotonic(), 0.0)):
                 try:
                     outputs = version.run(case.feed, seconds)
                 except ExecutionError:  # such a run says nothing about the outputs
                     continue
                 # Weights may decide sizes: those of the original count.
-                if _have_one_shape(expected, outputs):
+                if _have_same_shapes(expected, outputs):
                     nearby.append(outputs)
                 if not (left := unexplained()):
                     break
@@ -517,10 +517,12 @@ class Candidate:
         return [zeroed(value) if name in hidden else value for name, value in pairs]
 
 
-def _have_one_shape(expected: Sequence[RuntimeValue], actual: Sequence[RuntimeValue]) -> bool:
-    """Whether all outputs that are tensors have the same shapes, and others the same types."""
-    return all(
-        type(old) is type(new) and getattr(old, "shape", ()) == getattr(new, "shape", ())
+def _have_same_shapes(expected: Sequence[RuntimeValue], actual: Sequence[RuntimeValue]) -> bool:
+    """Whether all tensors have the same shapes, and all sequences the same lengths."""
+    return len(expected) == len(actual) and all(
+        _have_same_shapes(old, new)
+        if isinstance(old, list) and isinstance(new, list)
+        else type(old) is type(new) and getattr(old, "shape", ()) == getattr(new, "shape", ())
         for old, new in zip(expected, actual)
     )
 

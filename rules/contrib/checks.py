@@ -21,6 +21,13 @@ def need_type(m: Match, tensor: Tensor) -> int:
     return m.need(m.facts.dtype(tensor) or None, "the type of {} is not known", tensor, at=tensor)
 
 
+def need_last_size(m: Match, x: Tensor) -> int:
+    """The size of the last axis of a value. Raises Miss where it is not known."""
+    size = (m.facts.shape(x) or (None,))[-1]
+    known = size if isinstance(size, int) else None
+    return m.need(known, "the last size of {} is not known", x, at=x)
+
+
 def need_omitted(m: Match, *slots: int) -> None:
     """Raises Miss if the root has one of these inputs."""
     for slot in slots:

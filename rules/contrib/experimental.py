@@ -31,7 +31,7 @@ _INNER = {"ScaledTanh": "Tanh", "ParametricSoftplus": "Softplus"}
 
 
 @dataclass(frozen=True)
-class Affinity:
+class AffineTerms:
     """The factors and summands of an elementwise operator; None where there is none."""
 
     dtype: int
@@ -42,13 +42,13 @@ class Affinity:
     summands: np.ndarray | None = None
 
 
-class DecomposeAffine(Rule[Affinity]):
+class DecomposeAffine(Rule[AffineTerms]):
     """Decomposes Affine, ImageScaler, ParametricSoftplus, Scale and ScaledTanh."""
 
     root = ("Affine", "ImageScaler", "ParametricSoftplus", "Scale", "ScaledTanh")
     promise = Promise(
         rounds="a product and a sum may be rounded together",
-        always_accepts="images with other numbers of channels than `bias`",
+        always_accepts="images of another rank than 4, or with other numbers of channels than `bias`",
     )
     fires = """<ir_version: 3, opset_import: ["" : 7]>
       g (float[N,3,H,W] x) => (float[N,3,H,W] y) {
@@ -59,23 +59,23 @@ class DecomposeAffine(Rule[Affinity]):
       y = Affine<alpha = 0.5>(h) }""",
     }
 
-    def match(self, m: Match) -> Affinity:
+    def match(self, m: Match) -> AffineTerms:
         dtype = need_type(m, m.node.inputs[0])
         attributes = m.node.attrs
         match m.node.op:
             case "Affine":
                 summand = np.array(attributes.get("beta", 0.0))
-                return Affinity(dtype, outside=attributes.get("alpha", 1.0), summands=summand)
+                return AffineTerms(dtype, outside=attributes.get("alpha", 1.0), summands=summand)
             case "Scale":
-                return Affinity(dtype, outside=attributes.get("scale", 1.0))
+                return AffineTerms(dtype, outside=attributes.get("scale", 1.0))
             case "ImageScaler":
                 summands = np.reshape(_attribute(m, "bias"), [-1, 1, 1])
-                return Affinity(dtype, outside=attributes.get("scale", 1.0), summands=summands)
+                return AffineTerms(dtype, outside=attributes.get("scale", 1.0), summands=summands)
             case _:
                 inside, outside = (float(_attribute(m, name)) for name in ("beta", "alpha"))
-                return Affinity(dtype, inside, outside)
+                return AffineTerms(dtype, inside, outside)
 
-    def apply(self, patch: Patch, found: Affinity) -> None:
+    def apply(self, patch: Patch, found: AffineTerms) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
         y = _scaled(emit, node.inputs[0], found.inside, found.dtype)
@@ -117,8 +117,8 @@ class DecomposeCrop(Rule[dict[int, slice]]):
         x = m.node.inputs[0]
         m.need(m.facts.rank(x) == 4, "{} is not known to have 4 axes", x, at=x)
         border, sizes = m.node.attrs.get("border", ()), m.node.attrs.get("scale", ())
-        m.need(len(border) == 4 and min(border) >= 0, "`border` does not have 4 numbers")
-        m.need(len(sizes) in (0, 2), "`scale` does not have 2 numbers")
+        m.need(len(border) == 4 and min(border) >= 0, "`border` is not 4 sizes")
+        m.need(len(sizes) in (0, 2) and min(sizes, default=0) >= 0, "`scale` is not 2 sizes")
         left, top, right, bottom = border
         ends = [start + n for start, n in zip((top, left), sizes)] or [
             -cut if cut else None for cut in (bottom, right)

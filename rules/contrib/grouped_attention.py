@@ -23,8 +23,8 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Node, Tensor, optional
-from .checks import need_omitted, need_type, need_unread, number
-from .rotary_embedding import Rotation, need_size, rotated
+from .checks import need_last_size, need_omitted, need_type, need_unread, number
+from .rotary_embedding import Rotation, rotated
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
         need_unread(m, 3)
         for name, plain in _PLAIN.items():
             value = attributes.get(name, plain)
-            m.need(value in (plain, str(plain).encode()), "its attribute {} is {}", name, value)
+            m.need(value == plain, "its attribute {} is {}", name, value)
         q, k, past = node.inputs[0], optional(node.inputs, 1), optional(node.inputs, 3)
         shape = m.need(m.facts.shape(q), "the rank of {} is not known", q, at=q)
         m.need(
@@ -87,7 +87,7 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
         m.need((past is None) == (both[1] is None), "only the earlier keys or values are given")
         queries, keys = attributes["num_heads"], attributes["kv_num_heads"]
         heads = queries if k is not None else queries + 2 * keys
-        width = need_size(m, q)
+        width = need_last_size(m, q)
         fits = keys > 0 and queries % keys == 0 and heads > 0 and width % heads == 0
         m.need(fits, "{} does not consist of {} heads", q, heads, at=q)
         size = width // heads
@@ -95,7 +95,7 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
         if attributes.get("do_rotary", 0):
             cosines = m.need(optional(node.inputs, 7), "it has no cosines")
             m.need(optional(node.inputs, 8), "it has no sines")
-            count = 2 * need_size(m, cosines)
+            count = 2 * need_last_size(m, cosines)
             m.need(0 < count <= size, "{} is wider than a head", cosines, at=cosines)
             rotation = Rotation(size, count, bool(attributes.get("rotary_interleaved", 0)))
         return GroupedHeads(

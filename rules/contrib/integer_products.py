@@ -34,13 +34,11 @@ class IntegerProduct:
     bias: Tensor | None
 
 
-_NONE = 99
-"""A slot beyond all inputs."""
 _SLOTS = {
     "MatMulIntegerToFloat": (0, 1, 2, 3, 4, 5, 6),
-    "DynamicQuantizeMatMul": (0, 1, _NONE, 2, _NONE, 3, 4),
+    "DynamicQuantizeMatMul": (0, 1, None, 2, None, 3, 4),
 }
-"""The inputs in the order of the fields above."""
+"""The inputs in the order of the fields above; None for one that the operator lacks."""
 
 
 class DecomposeIntegerProduct(Rule[IntegerProduct]):
@@ -63,7 +61,8 @@ class DecomposeIntegerProduct(Rule[IntegerProduct]):
     }
 
     def match(self, m: Match) -> IntegerProduct:
-        given = [optional(m.node.inputs, slot) for slot in _SLOTS[m.node.op]]
+        inputs, slots = m.node.inputs, _SLOTS[m.node.op]
+        given = [None if slot is None else optional(inputs, slot) for slot in slots]
         left, right, left_scale, right_scale, left_zero, right_zero, bias = given
         for scale in (left_scale, right_scale):
             is_float = scale is None or m.facts.dtype(scale) == TensorProto.FLOAT

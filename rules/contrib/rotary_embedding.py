@@ -14,6 +14,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor
+from .checks import need_last_size
 
 
 @dataclass(frozen=True)
@@ -66,21 +67,21 @@ class DecomposeRotaryEmbedding(Rule[RotaryEmbedding]):
         m.need(node.attrs.get("scale", 1.0) in (0.0, 1.0), "it has a scale")
         shape = m.need(m.facts.shape(x), "the rank of {} is not known", x, at=x)
         m.need(len(shape) in (3, 4), "{} has {} axes, not 3 or 4", x, len(shape), at=x)
-        rotated = 2 * need_size(m, cosines)
-        width = need_size(m, x)
+        count = 2 * need_last_size(m, cosines)
+        width = need_last_size(m, x)
         partial = node.attrs.get("rotary_embedding_dim", 0)
         if len(shape) == 4:
             heads, size = 0, width
         else:
-            heads = node.attrs.get("num_heads", 0) if partial else width // max(rotated, 1)
+            heads = node.attrs.get("num_heads", 0) if partial else width // max(count, 1)
             m.need(heads > 0 and width % heads == 0, "{} does not consist of heads", x, at=x)
             size = width // heads
-        m.need(0 < rotated <= size, "{} is wider than a head", cosines, at=cosines)
-        m.need(rotated == (partial or size), "{} is narrower than a head", cosines, at=cosines)
+        m.need(0 < count <= size, "{} is wider than a head", cosines, at=cosines)
+        m.need(count == (partial or size), "{} is narrower than a head", cosines, at=cosines)
         rank = m.need(
             m.facts.rank(positions), "the rank of {} is not known", positions, at=positions
         )
-        rotation = Rotation(size, rotated, bool(node.attrs.get("interleaved", 0)))
+        rotation = Rotation(size, count, bool(node.attrs.get("interleaved", 0)))
         return RotaryEmbedding(rotation, heads, rank == 1)
 
     def apply(self, patch: Patch, found: RotaryEmbedding) -> None:
@@ -130,12 +131,3 @@ def rotated(emit: Builder, x: Tensor, cosines: Tensor, sines: Tensor, how: Rotat
     else:
         parts = [real, imaginary]
     return emit("Concat", *parts, *unrotated, axis=3) if len(parts + unrotated) > 1 else parts[0]
-
-
-def need_size(m: Match, x: Tensor) -> int:
-    """The size of the last axis. Raises Miss where it is not known."""
-    shape = m.facts.shape(x) or [None]
-    size = m.need(shape[-1], "the last size of {} is not known", x, at=x)
-    m.need(isinstance(size, int), "the last size of {} is not known", x, at=x)
-    assert isinstance(size, int)
-    return size

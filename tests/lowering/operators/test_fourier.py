@@ -101,7 +101,7 @@ def test_a_half_spectrum_of_any_number_of_bins(imported: Load, bins: int) -> Non
 
 
 @pytest.mark.parametrize("shape", ["b, n", "2, 100"])
-def test_a_signal_without_an_axis_of_parts(imported: Load, shape: str) -> None:
+def test_a_signal_without_the_axis_of_real_and_imaginary_parts(imported: Load, shape: str) -> None:
     model = imported(
         f"""
         g (float[{shape}] x, float[16] window) => (float[?, ?, ?, ?] y) <int64 step = {{5}}> {{

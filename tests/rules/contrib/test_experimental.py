@@ -77,6 +77,7 @@ def test_crops(shape: tuple[int, ...], border: list[int], scale: list[int] | Non
         ("Crop", {"border": [1, 2, 3]}),
         ("Crop", {"border": [1, -2, 3, 4]}),
         ("Crop", {"border": [1, 2, 3, 4], "scale": [1]}),
+        ("Crop", {"border": [1, 2, 3, 4], "scale": [-1, 2]}),
     ],
 )
 def test_attributes_that_are_missing_or_wrong(op: str, attributes: dict[str, Any]) -> None:
