@@ -29,7 +29,7 @@ KEEPS_ORDER = "looplift.keeps_order"
 
 
 class OrderedCopy(ScheduleRule):  # type: ignore[misc]
-    """Kernels that `restore_reshapes` has marked with `KEEPS_ORDER`."""
+    """Kernels with the attribute `KEEPS_ORDER`."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
         if target.kind.name != "llvm" or not func.attrs or KEEPS_ORDER not in func.attrs:
