@@ -15,8 +15,8 @@ from ..rewrite.errors import UnsupportedError
 from .bodies import Step, first_output, place
 from .closure import Closure
 from .emitter import Emitter
-from .join import join, unpack
-from .kinds import MAY_BE_EMPTY, Kind, element_of_type
+from .join import unpack
+from .kinds import MAY_BE_EMPTY, Kind, join_kinds
 from .scalars import scalar
 from .scope import Frame, Scope
 from .sequences.lists import copy_received
@@ -51,7 +51,7 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
                 raise UnsupportedError(MAY_BE_EMPTY, where=where)
             calls.append(relax.Call(branch.variable, closure.args))
             kinds.append([closure.outer_kind(kind) for kind in branch.output_kinds])
-        joined = [_join(left, right) for left, right in zip(*kinds, strict=True)]
+        joined = [join_kinds(left, right) for left, right in zip(*kinds, strict=True)]
         joined = scope.sizes.refined(step.node.outputs, joined)
         result = scope.bb.emit(relax.If(flag, *calls))
         items = unpack(scope.bb, result, [_type(kind) for kind in joined])
@@ -62,18 +62,6 @@ def emit_if(emitter: Emitter, scope: Scope, frame: Frame, step: Step) -> list[Va
         ]
     emitter.ranks.note(step.node, outputs, *kinds)
     return outputs
-
-
-def _join(left: Kind, right: Kind) -> Kind:
-    """The kind of a value that comes from one of two branches."""
-    kinds = (left, right)
-    if not all(isinstance(kind, Element | relax.TupleType) for kind in kinds):
-        return relax.ObjectType() if any(isinstance(k, Element) for k in kinds) else join(*kinds)
-    tuples = [kind for kind in kinds if isinstance(kind, relax.TupleType)]
-    if len(tuples) == len(kinds) and len(left.fields) == len(right.fields):
-        return join(left, right)
-    elements = [kind if isinstance(kind, Element) else element_of_type(kind) for kind in kinds]
-    return elements[0].join(elements[1])
 
 
 def _type(kind: Kind) -> Any:

@@ -21,6 +21,7 @@ from .failures import failure
 from .forms import RECURRENT, Form
 from .identifiers import identifier
 from .operators import Accepts, ConverterContext, find
+from .operators.broadcasting import meeting_sizes
 from .ranks import Ranks
 from .scope import Frame, Scope
 from .sequences.lists import copy_received, wrap_optional
@@ -153,8 +154,9 @@ class Emitter:
                 [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
             )
             ctx = ConverterContext(self.bb, node.op, inputs, named, scope.derived)
-            value = converter.convert(ctx)
-            return self._outputs(frame, node, value)
+            outputs = self._outputs(frame, node, converter.convert(ctx))
+            scope.meeting_sizes += meeting_sizes(inputs, outputs[0])
+            return outputs
         except Exception as error:  # TVM's converters raise built-in errors of all kinds.
             given = [frame.values[t] if t.name else None for t in node.inputs]
             raise failure(

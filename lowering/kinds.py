@@ -16,6 +16,7 @@ from tvm import relax, sym
 from tvm.ir import is_prim_var
 
 from ..rewrite.errors import ModelError, UnsupportedError
+from .join import join
 from .values import Element, ListValue, Value, fresh_dim
 
 Kind = Any
@@ -64,6 +65,18 @@ def _element(kind: Any) -> Element:
         return Element(dtype, (None,) * kind.ndim)
     sizes = [getattr(size, "value", None) for size in kind.shape.values]
     return Element(dtype, tuple(sizes))
+
+
+def join_kinds(left: Kind, right: Kind) -> Kind:
+    """The kind of a value that comes from one of two branches."""
+    kinds = (left, right)
+    if not all(isinstance(kind, Element | relax.TupleType) for kind in kinds):
+        return relax.ObjectType() if any(isinstance(k, Element) for k in kinds) else join(*kinds)
+    tuples = [kind for kind in kinds if isinstance(kind, relax.TupleType)]
+    if len(tuples) == len(kinds) and len(left.fields) == len(right.fields):
+        return join(left, right)
+    elements = [kind if isinstance(kind, Element) else element_of_type(kind) for kind in kinds]
+    return elements[0].join(elements[1])
 
 
 class Misfit(Exception):

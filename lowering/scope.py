@@ -45,6 +45,8 @@ class Scope:
         self.bb = bb
         self.sizes = KnownSizes(facts)
         self.derived = DerivedSizes()
+        self.meeting_sizes: list[tuple[Any, Any]] = []
+        """Symbols of which one may be 1 where both are sizes along one axis of an operator."""
         self._frames: list[Frame] = []
         self._local: list[tuple[Frame, Tensor]] = []
         """Tensors bound since the segment began to values that end with it."""

@@ -42,12 +42,15 @@ from .plan import Plan
 from .repeat import ITERATION_NUMBER, PROCEEDS, call_repeat, emit_repeat, unpacked
 from .roles import BODY, ITERATION, LOOP_PART, LoopRoles, Slices
 from .scan_outputs import CAPACITY, ScanOutputs
+from .versions import Pair, chosen_version
 
 _COUNT = relax.TensorType([], "int64")
 
 
-def emit_loop_function(emitter: Emitter, scope: Scope, node: Node, plan: Plan) -> list[Value]:
-    """Emits the functions of a loop, and a call in the current segment.
+def emit_loop_function(
+    emitter: Emitter, scope: Scope, node: Node, plan: Plan, *, has_versions: bool = True
+) -> list[Value]:
+    """Emits the functions of a loop, and a call. With versions, it may end the current segment.
 
     Returns the node's outputs, None for those that it does not list.
     """
@@ -58,10 +61,28 @@ def emit_loop_function(emitter: Emitter, scope: Scope, node: Node, plan: Plan) -
     )
     loop = _Loop(emitter, node.op, plan)
     variable, kinds = loop.emit()
+    call = relax.Call(variable, loop.args)
+    pairs = loop.meeting_sizes if has_versions else []
+    if not pairs:
+        return _outputs(bb, scope, node, plan, bb.emit(call), kinds)
+
+    def emit(inside: Scope, values: Mapping[Any, Value]) -> list[Value]:
+        same = plan.with_operands(values)
+        results = emit_loop_function(emitter, inside, node, same, has_versions=False)
+        return [value for value in results if value is not None]
+
+    version = chosen_version(emitter, scope, pairs, plan.operands(), emit, call, kinds)
+    with version as (result, joined):
+        return _outputs(bb, scope, node, plan, result, joined)
+
+
+def _outputs(
+    bb: Any, scope: Scope, node: Node, plan: Plan, result: Any, kinds: Sequence[Kind]
+) -> list[Value]:
+    """The node's outputs, from what the loop's function returns."""
     slots = [*range(len(plan.carried_values)), *(each.output for each in plan.wanted)]
     tensors = [node.outputs[slot] if slot < len(node.outputs) else None for slot in slots]
     kinds = scope.sizes.refined(tensors, kinds)
-    result = bb.emit(relax.Call(variable, loop.args))
     types = [relax.ObjectType() if isinstance(kind, Element) else kind for kind in kinds]
     items = [
         ListValue(item, kind) if isinstance(kind, Element) else item
@@ -121,6 +142,8 @@ class _Loop:
             }
         )
         types = [_leaf(param).ty for param in (*self._params.values(), *self._outer.params)]
+        self.meeting_sizes: list[Pair] = []
+        """Sizes before the loop of which one may be 1 where both are sizes of one axis."""
         self._symbols = {s for kind in types for s in relax.analysis.tir_vars_in_type(kind)}
         self._kinds: list[Kind] = [
             kind_of(carried.initial) for carried in self._plan.carried_values
@@ -245,6 +268,8 @@ class _Loop:
                 always = relax.const(True, "bool")
                 seen[plan.given_condition] = self._shaped(plan.given_condition, always)
             outputs = self._outputs(scope, seen)
+            if attempt == 0:
+                self._note_meeting_sizes(scope, closure)
             given = outputs[plan.first_carried : plan.first_carried + len(carried_values)]
             kinds = [closure.outer_kind(kind_of(value)) for value in given]
             names = [carried.input.name for carried in plan.carried_values]
@@ -258,6 +283,13 @@ class _Loop:
             types = [closure.outer_type(value.ty) for value in returned]
             variable = scope.finish([relax.Tuple(returned)])
         return _Body(variable, closure, condition is not None, reads_iteration, types)
+
+    def _note_meeting_sizes(self, scope: Scope, closure: Closure) -> None:
+        """Notes the meeting sizes that every iteration has, in the symbols of the caller."""
+        for pair in scope.meeting_sizes:
+            known = [closure.outer_type(symbol) for symbol in pair]
+            if self._symbols.issuperset(known):
+                self.meeting_sizes.append(tuple(map(self._outer.outer_type, known)))
 
     @staticmethod
     def _slice_type(kind: Any, axis: int) -> Any:

@@ -5,14 +5,15 @@ The rules are those of https://onnx.ai/onnx/repo-docs/Broadcasting.html.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, sym, te, tirx
+from tvm.ir import is_prim_var
 
 from ...rewrite.errors import UnsupportedError
-from ..values import ANY_SIZE, Value, as_int, fresh_dim, match
+from ..values import ANY_SIZE, Value, as_int, fresh_dim, is_tensor, match
 from .registry import ConverterContext
 
 ZERO = tirx.IntImm("int64", 0)
@@ -96,7 +97,7 @@ def _is_always(size: Any, symbol: Any) -> bool:
 
     TVM does not prove that `max(2*t - max(t - 1, 0) - 1, 0)` is t.
     """
-    if not ir.is_prim_var(symbol):
+    if not is_prim_var(symbol):
         return False
     simplify = sym.Analyzer().simplify
     found: set[int] = set()
@@ -207,6 +208,28 @@ def convert_broadcast(ctx: ConverterContext) -> Value:
         return result
     aligned = broadcast_together(ctx.bb, ctx.inputs)
     return result if aligned is None else ctx.by_tvm(aligned)
+
+
+def meeting_sizes(inputs: Sequence[Value], output: Value) -> Iterator[tuple[Any, Any]]:
+    """The pairs of symbols along one axis of the inputs of which a run decides which is 1."""
+    if not is_tensor(output):
+        return
+    *given, result = (known_dims(value) or [] for value in (*inputs, output) if is_tensor(value))
+    for axis in range(1, len(result) + 1):
+        sizes = [dims[-axis] for dims in given if len(dims) >= axis]
+        size = result[-axis]
+        is_new = is_prim_var(size) and not any(map(size.same_as, sizes))
+        if is_new or isinstance(size, tirx.Select):
+            symbols = [symbol for symbol in map(_symbol, sizes) if symbol is not None]
+            pairs = ((symbols[0], other) for other in symbols[1:])
+            yield from ((first, other) for first, other in pairs if not first.same_as(other))
+
+
+def _symbol(size: Any) -> Any:
+    """The symbol that a size is, or is a `min` of with a number; None for any other size."""
+    parts = [size.a, size.b] if isinstance(size, tirx.Min) else [size]
+    symbols = [part for part in parts if as_int(part) is None]
+    return symbols[0] if len(symbols) == 1 and is_prim_var(symbols[0]) else None
 
 
 def match_dims(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:
