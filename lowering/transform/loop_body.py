@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import tvm
@@ -16,12 +17,19 @@ from ..scheduling.blocks import inlinable_in_loop
 from ..scheduling.legalization import legalize_operators
 from ..scheduling.math_functions import with_fast_math
 from ..scheduling.schedule import schedule_kernel
-from ..values import Constant
+from ..values import Constant, as_int
 
 _NAME = "body"
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _FOREIGN_SIZES = "its body computes with sizes that none of the tensors it reads has"
 _PRIMITIVE = ir.make_node("ir.DictAttrs", Primitive=True)
+
+
+_USUAL_SIZE = 64
+"""The estimate for a height or width that is not known."""
+_MOST_PRODUCTS = 1 << 18
+"""In a convolution inside the kernel of a loop. From here on, packed weights and tiles of its own
+gain more than the calls of the virtual machine cost."""
 
 
 class NoKernelError(Exception):
@@ -58,6 +66,7 @@ def fuse_body(module: tvm.IRModule, body: Any) -> FusedBody:
     """
     emitted = _alone(module, body)
     _check_shapes(emitted[_NAME])
+    _check_convolutions(emitted[_NAME])
     module = _legalize(emitted)
     function = module[_NAME]
     bindings = _bindings(function)
@@ -131,6 +140,27 @@ def _check_shapes(function: Any) -> None:
     for block in function.body.blocks:
         if any(isinstance(binding, relax.MatchCast) for binding in block.bindings):
             raise NoKernelError("its body has values whose shape is only known when it runs")
+
+
+def _check_convolutions(function: Any) -> None:
+    """Raises NoKernelError for a convolution that is large enough for a kernel of its own."""
+    bindings = (binding for block in function.body.blocks for binding in block.bindings)
+    if any(_products(binding.value) > _MOST_PRODUCTS for binding in bindings):
+        raise NoKernelError("a convolution in its body is faster as a kernel of its own")
+
+
+def _products(value: Any) -> int:
+    """About how many products a convolution computes; 0 for anything else."""
+    operator = str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
+    if not operator.startswith("relax.nn.conv"):
+        return 0
+    data, weights = value.args
+    image = data.ty if operator.endswith("_transpose") else value.ty
+    if not all(isinstance(kind.shape, relax.ShapeExpr) for kind in (image, weights.ty)):
+        return 0
+    batch, _, *positions = map(as_int, image.shape.values)
+    sizes = [batch or 1, *(_USUAL_SIZE if size is None else size for size in positions)]
+    return prod(sizes) * prod(as_int(size) or 1 for size in weights.ty.shape.values)
 
 
 def _legalize(module: tvm.IRModule) -> tvm.IRModule:

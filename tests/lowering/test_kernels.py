@@ -312,6 +312,40 @@ loop (int64 n, float[4, 2] a) => (float[4, 2] x)
 }
 
 
+CONVOLUTION = """
+loop (int64 n, float[b, CHANNELS, h, w] a, float[CHANNELS, CHANNELS, 3, 3] k) => (float[b, CHANNELS, h, w] x)
+{
+    x = Loop (n, "", a) <body = step (int64 i, bool go, float[b, CHANNELS, h, w] p)
+        => (bool goes, float[b, CHANNELS, h, w] q)
+    {
+        goes = Identity (go)
+        q = Conv <pads = [1, 1, 1, 1]> (p, k)
+    }>
+}"""
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "is_fused"),
+    [
+        (2, "h", True),
+        (8, "h", False),
+        (8, "12", True),
+        (64, "12", False),
+        (2, "80", True),
+    ],
+)
+def test_large_convolutions_have_kernels_of_their_own(
+    channels: int, size: str, is_fused: bool, imported: Callable[..., Imported]
+) -> None:
+    text = CONVOLUTION.replace("CHANNELS", str(channels)).replace("h, w", f"{size}, {size}")
+    model = imported(text)
+    assert has_kernel(model.module) == is_fused
+    edge = 5 if size == "h" else int(size)
+    for batch, trips in ((1, 0), (2, 3)):
+        weights = floats(channels, channels, 3, 3) / 8
+        model.check(count(trips), floats(batch, channels, edge, edge), weights)
+
+
 @pytest.mark.parametrize("reason", REFUSED)
 def test_says_why_there_is_no_kernel(reason: str) -> None:
     assert forms(parse(REFUSED[reason])) == [reason]

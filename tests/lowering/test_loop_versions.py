@@ -41,7 +41,7 @@ g (int64 m, float[t, b1, 4] x, float[b2, 4] h) => (float[p, 4] y, float[k, q, 4]
 """
 
 
-@pytest.mark.parametrize("of_input,of_state", [(3, 3), (1, 1), (0, 0), (1, 3), (3, 1), (1, 0)])
+@pytest.mark.parametrize(("of_input", "of_state"), [(3, 3), (1, 1), (0, 0), (1, 3), (3, 1), (1, 0)])
 def test_batches_of_two_names(load: Load, of_input: int, of_state: int) -> None:
     model = load(CELL)
     assert is_versioned(model)
