@@ -184,7 +184,6 @@ class _Emission(Emission):
 
     @property
     def _skips_taps(self) -> bool:
-        """Whether taps that read only padding are left out."""
         fill = self._found.fill
         is_zero = isinstance(fill, tirx.FloatImm) and float(fill.value) == 0
         return len(self._axes) == 2 and self._taps > 1 and is_zero
@@ -210,7 +209,7 @@ class _Emission(Emission):
         columns = [p - first_line * self._pitch for p in (position, end)]
         left, right = taps_inside(inner, *(bound(column * inner.stride) for column in columns))
         width = bound(tirx.max(right - left, int64(0)))
-        are_few = tirx.all(width * 2 <= inner.taps, first_line == last_line)
+        are_few = tirx.all(width < inner.taps, first_line == last_line)
         are_few = bound(tirx.Cast("int64", are_few))
         calls = bound(tirx.Select(are_few != 0, tirx.max(lines, int64(1)), int64(1)))
         shift = tirx.Select(are_few != 0, left, int64(0))

@@ -326,7 +326,7 @@ class Emission:
         self._padded = PaddedPlanes(
             self._found, self._axes, self._is_line, self._source, self._channels, self._pitch,
             self._plane, self._channel_stride, most_lines=self._lines_at_most,
-            past_end=2 * tile.width,
+            past_end=2 * tile.width, skips_padding=self._skips_taps,
         )  # fmt: skip
         self._fill_table()
 
@@ -372,6 +372,11 @@ class Emission:
         if self._is_depthwise:
             return int64(2)
         return tirx.Select(positions >= int64(2 * self._tile.width), int64(2), int64(1))
+
+    @property
+    def _skips_taps(self) -> bool:
+        """Whether each tile leaves out the taps that read only padding."""
+        return False
 
     @property
     def _is_depthwise(self) -> bool:

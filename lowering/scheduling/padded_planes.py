@@ -54,10 +54,11 @@ class PaddedPlanes:
     def __init__(
         self, found: Convolved, axes: Sequence[SpatialAxis], is_line: bool, source: Any,
         channels: Any, pitch: Any, plane: Any, channel_stride: Any, *, most_lines: Any,
-        past_end: int,
+        past_end: int, skips_padding: bool,
     ) -> None:  # fmt: skip
         """`plane` and `channel_stride` are numbers of elements, `most_lines` the lines of output
-        that a chunk has at most. Vectors read `past_end` elements beyond the last plane.
+        that a chunk has at most. Vectors read `past_end` elements beyond the last plane. With
+        `skips_padding`, nothing reads the planes of taps that lie in the padding for all lines.
         """
         self._found = found
         self._axes = list(axes)
@@ -69,6 +70,7 @@ class PaddedPlanes:
         self._channel_stride = channel_stride
         self._most_lines = most_lines
         self._past_end = past_end
+        self._skips_padding = skips_padding
         self._phases = math.prod(axis.phases for axis in axes)
 
     def fill(
@@ -182,7 +184,13 @@ class PaddedPlanes:
         outer, inner = self._axes[-2:]
         line_variable, variable = self._found.positions[-2:]
         residues = self._residues(phase)
-        with ib.serial(count + outer.reach) as line:
+        lines = count + outer.reach
+        if outer.is_spread and self._skips_padding:
+            start = bound(first * outer.stride + residues[-2])
+            end = start + (count - 1) * outer.stride
+            reads = tirx.all(start < outer.high, end >= outer.low)
+            lines = bound(tirx.Select(reads, lines, int64(0)))
+        with ib.serial(lines) as line:
             target = bound(base + line * self._pitch)
             place = bound((first + line) * outer.stride + residues[-2])
             with ib.If(tirx.all(place >= outer.low, place < outer.high)):
