@@ -27,8 +27,9 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..values import Constant
 from .dataflow import rewritten_functions
 
-_RANKS = {"relax.nn.conv1d_transpose": 1, "relax.nn.conv2d_transpose": 2}
-_LAYOUTS = {1: ("NCW", "IOW"), 2: ("NCHW", "IOHW")}
+_RANKS = {f"relax.nn.conv{rank}d_transpose": rank for rank in (1, 2, 3)}
+_LAYOUTS = {1: ("NCW", "IOW"), 2: ("NCHW", "IOHW"), 3: ("NCDHW", "IODHW")}
+_CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.conv3d}
 
 
 def split_into_phases(module: tvm.IRModule) -> tvm.IRModule:
@@ -162,9 +163,8 @@ def _joined(ranges: Sequence[_PhaseRange]) -> _PhaseRange:
 
 
 def _convolved(data: Any, weight: Any, padding: Any, groups: int, dilation: Any = 1) -> Any:
-    convolve = relax.op.nn.conv1d if weight.ndim == 3 else relax.op.nn.conv2d
-    constant = relax.const(weight)
-    return convolve(data, constant, padding=padding, dilation=dilation, groups=groups)
+    convolve = _CONVOLUTIONS[weight.ndim - 2]
+    return convolve(data, relax.const(weight), padding=padding, dilation=dilation, groups=groups)
 
 
 def _splits(call: Any, rank: int) -> bool:

@@ -39,6 +39,13 @@ TRANSPOSED = {
     "phases without taps": ("h, w", "strides = [3, 2], output_padding = [2, 0]", (8, 16, 2, 1)),
     "groups of phases": ("h", "group = 2, pads = [3, 4], strides = [8]", (8, 16, 16)),
     "a single element": ("1", "pads = [2, 1], strides = [2]", (8, 16, 4)),
+    "volume": ("3, h, w", "pads = [0, 1, 1, 0, 1, 1], strides = [2, 2, 1]", (8, 6, 2, 3, 3)),
+    "one phase of a volume": ("h, 4, w", "group = 2, pads = [1, 1, 1, 1, 1, 1]", (8, 3, 3, 3, 3)),
+    "phases of a volume": (
+        "h, 2, w",
+        "strides = [2, 3, 2], output_padding = [1, 0, 1]",
+        (8, 16, 2, 2, 3),
+    ),
 }
 """Axes, attributes and the shape of the weight."""
 
