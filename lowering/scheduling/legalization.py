@@ -23,7 +23,7 @@ from .extremes import legalize_extreme
 from .ordered_copies import KEEPS_ORDER
 from .roi_align import legalize_roi_align
 from .scatter import scatter_nd_kernel
-from .size_names import OPAQUE
+from .size_names import BROADCAST, OPAQUE
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
@@ -282,11 +282,12 @@ def _larger_or_smaller(
 
     TVM's own kernel gives the right element where the left one is NaN.
     """
-    left, result = call.args[0], _broadcast_shape(call)
-    # Only scalars: calls with other constants share the kernel of those with tensors.
-    is_scalar = isinstance(left, Constant) and not left.ty.ndim
-    is_number = is_scalar and not np.isnan(left.value.numpy())
-    if "float" not in str(left.ty.dtype) or is_number or result is None:
+    left, right = call.args
+    if _is_scalar_number(right):
+        call = bb.normalize(relax.Call(call.op, [right, left]))
+        left = right
+    result = _broadcast_shape(call)
+    if "float" not in str(left.ty.dtype) or _is_scalar_number(left) or result is None:
         return legalize(bb, call)
 
     def extreme(*tensors: te.Tensor) -> te.Tensor:
@@ -296,7 +297,16 @@ def _larger_or_smaller(
 
         return te.compute(result, element, name=f"T_{call.op.name[6:]}", tag="broadcast")
 
-    return bb.call_te(extreme, *call.args)
+    return bb.call_te(extreme, *call.args, primfunc_attrs={"op_pattern": BROADCAST})
+
+
+def _is_scalar_number(operand: Any) -> bool:
+    """Whether an operand is a scalar constant, and not NaN.
+
+    Calls with other constants share the kernel of those with tensors.
+    """
+    is_scalar = isinstance(operand, Constant) and not operand.ty.ndim
+    return is_scalar and not np.isnan(operand.value.numpy())
 
 
 def _broadcast_shape(call: Any) -> list[Any] | None:

@@ -26,10 +26,10 @@ from .kernel_arguments import called_kernels, with_other_kernels
 from .nests import substituted
 from .reshapes import reshapes
 
-ELEMENTWISE, INJECTIVE, OPAQUE = 0, 2, 8
+ELEMENTWISE, BROADCAST, INJECTIVE, OPAQUE = 0, 1, 2, 8
 """Kinds of kernels for FuseOps, of TVM's `OpPatternKind`.
 
-It fuses kernels up to broadcasts (1) after products, and never opaque ones.
+It fuses kernels up to broadcasts after products, and never opaque ones.
 """
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _ATOMS = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select, ir.Call)
@@ -231,8 +231,8 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
 
     A kernel whose shapes are not all variables and numbers in the end is not to be fused: FuseTIR
     puts the sizes of the caller in its shapes, and then compares them as they are written. Nor is
-    one of truth values or integers, but for products of bytes: a convolution that a mask follows
-    has no schedule rule, and took Deep Speech 2 twice the time.
+    one of types without schedule rules, such as truth values: with a mask after it, a convolution
+    has no rule, and took Deep Speech 2 twice the time.
     """
     sizes = [size for param in kernel.params for size in getattr(param, "shape", ())]
     if all(map(_is_plain, sizes)):
@@ -256,7 +256,7 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
 def _has_rule(kernel: tirx.PrimFunc) -> bool:
     """Whether there are schedule rules for the types of a kernel."""
     types = {str(p.dtype) for p in kernel.params if hasattr(p, "shape")}
-    return types in ({"float32"}, {"uint8", "int8", "int32"})
+    return types <= {"float32", "uint8", "int8", "int32"}
 
 
 def _is_plain(size: Any) -> bool:

@@ -9,7 +9,9 @@ import tvm
 from onnx import numpy_helper
 
 import looplift
+from looplift.lowering.compile import as_target
 from looplift.lowering.quantised_products import MultiplyIntegers
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.testing import assert_fires, assert_spares, near_misses
 
 from ..equivalence import ops
@@ -104,3 +106,29 @@ def test_products_are_those_of_the_dequantised_tensors(name: str) -> None:
         assert got.shape == want.shape
         scale = float(np.abs(want).max(initial=1))
         np.testing.assert_allclose(got / scale, want / scale, rtol=0, atol=1e-6)
+
+
+def test_what_follows_a_convolution_is_computed_where_it_is_stored() -> None:
+    """Its sums are scaled, rounded and clipped to bytes, also where its sizes are computed."""
+    model = parse("""<ir_version: 8, opset_import: ["" : 17]>
+        g (uint8[B, 8, H, W] x) => (uint8[B, 16, P, Q] y)
+        <float r = {0.05}, uint8 q = {3}, float low = {0}, float high = {6}> {
+        a = DequantizeLinear(x, s, z) b = DequantizeLinear<axis = 0>(w, t) c = Neg(v)
+        e = Conv<strides = [2, 2]>(a, b, c) f = Clip(e, low, high) y = QuantizeLinear(f, r, q) }""")
+    weights = {"w": bytes_of(np.int8, 16, 8, 3, 3), "t": scales(16), "v": scales(16)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, key) for key, value in (SCALES | weights).items()
+    )
+    module = looplift.from_onnx(model)
+    with as_target("native"):
+        kernels = lower_to_kernels(module)
+    assert kernels["main"].script().count("R.call_tir") == 1
+    machine = virtual_machine(looplift.compile(module, NATIVE))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for height, width in ((3, 3), (8, 21), (16, 5)):
+        x = np.random.default_rng(0).integers(0, 256, (2, 8, height, width)).astype(np.uint8)
+        (want,) = session.run(None, {"x": x})
+        got = machine["main"](tvm.runtime.tensor(x)).numpy()
+        assert got.shape == want.shape
+        # onnxruntime rounds once, with the quotient of the scales.
+        assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
