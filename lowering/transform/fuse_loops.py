@@ -2,12 +2,17 @@
 
 The virtual machine takes no part in the iterations then, which for small bodies is where nearly
 all the time goes. The sizes may be symbols, and the number of iterations known only at run time.
+
+Where the body multiplies an unknown number of rows by a large matrix, the run decides: the kernel
+takes one row at a time, and for many rows the virtual machine with kernels of packed products is
+faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import tvm
@@ -20,9 +25,9 @@ from ..kernel_call import call_kernel
 from ..loops.roles import KERNEL, LOOP_PART, LoopRoles, Slices
 from ..operators.sizes import sizes_of
 from ..processor import is_for_llvm
-from ..tvm_onnx import building_function
-from ..values import as_int, fresh_dim
-from .loop_body import FusedBody, NoKernelError, fuse_body
+from ..tvm_onnx import building_function, unused_name
+from ..values import as_int, as_tensor, fresh_dim
+from .loop_body import FusedBody, NoKernelError, RowLimit, fuse_body, rows_in_kernel
 from .loop_kernel import CarriedPlan, LoopPlan, SlicePlan, loop_kernel
 from .unused import without_unused
 
@@ -85,10 +90,40 @@ class _Fusion:
                 result = results[0] if len(results) == 1 else relax.Tuple(results)
                 output = bb.emit_output(result)
             replacement = bb.emit_func_output(output)
+        limits = rows_in_kernel(self._body)
+        fused_loop = bb.get()[replacement]
         module = bb.get()
-        fused_loop = module[replacement].with_attr("global_symbol", self._variable.name_hint)
-        module.update_func(self._variable, fused_loop.with_attr(LOOP_PART, KERNEL))
         del module[replacement]
+        if limits:
+            return self._with_choice(module, fused_loop, limits)
+        fused_loop = fused_loop.with_attr("global_symbol", self._variable.name_hint)
+        module.update_func(self._variable, fused_loop.with_attr(LOOP_PART, KERNEL))
+        return module
+
+    def _with_choice(
+        self, module: tvm.IRModule, kernel: Any, limits: Sequence[RowLimit]
+    ) -> tvm.IRModule:
+        """The module with a loop that is the kernel for few rows, and iterations for more.
+
+        Both are functions of their own: FuseOps in TVM 0.27 fails on dataflow blocks in branches.
+        """
+        bb, name = relax.BlockBuilder(module), self._variable.name_hint
+        loop = self._function.without_attr(LoopRoles.ATTRIBUTE)
+        callees = []
+        for function, suffix in ((kernel, "kernel"), (loop, "iterations")):
+            unused = unused_name(bb, f"{name}_{suffix}")
+            renamed = relax.utils.copy_with_new_vars(function).with_attr("global_symbol", unused)
+            callees.append(bb.add_func(renamed, unused))
+        params = list(self._function.params)
+        with building_function(bb, f"{name}_choice", params, private=False):
+            with bb.dataflow():
+                few = [self._outer_type(limit.rows) <= limit.most for limit in limits]
+                flag = bb.emit_output(as_tensor(bb, reduce(tirx.And, few)))
+            choice = bb.emit(relax.If(flag, *(relax.Call(callee, params) for callee in callees)))
+            chosen = bb.emit_func_output(choice)
+        module = bb.get()
+        module.update_func(self._variable, module[chosen].with_attr("global_symbol", name))
+        del module[chosen]
         return module
 
     def _body_function(self) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -30,6 +32,11 @@ _USUAL_SIZE = 64
 _MOST_PRODUCTS = 1 << 18
 """In a convolution inside the kernel of a loop. From here on, packed weights and tiles of its own
 gain more than the calls of the virtual machine cost."""
+
+_LARGE_MATRIX = 1 << 14
+"""Elements of a matrix from which on many rows, with `_MOST_PRODUCTS` or more than `_MOST_ROWS`,
+are multiplied faster by a kernel of its own."""
+_MOST_ROWS = 3
 
 
 class NoKernelError(Exception):
@@ -161,6 +168,33 @@ def _products(value: Any) -> int:
     batch, _, *positions = map(as_int, image.shape.values)
     sizes = [batch or 1, *(_USUAL_SIZE if size is None else size for size in positions)]
     return prod(sizes) * prod(as_int(size) or 1 for size in weights.ty.shape.values)
+
+
+@dataclass(frozen=True)
+class RowLimit:
+    """How many rows of a product with a matrix the kernel of a loop is good for."""
+
+    rows: Any
+    """Their number, in the sizes of the body."""
+    most: int
+
+
+def rows_in_kernel(function: Any) -> list[RowLimit]:
+    """The limits of products of unknown numbers of rows with large matrices in a body."""
+    limits = []
+    for binding in (binding for block in function.body.blocks for binding in block.bindings):
+        call = binding.value
+        if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.matmul":
+            continue
+        kinds = [call.args[1].ty, call.ty]
+        if not all(isinstance(kind.shape, relax.ShapeExpr) for kind in kinds):
+            continue
+        matrix, result = (list(kind.shape.values) for kind in kinds)
+        elements = prod(as_int(size) or 0 for size in matrix)
+        rows = reduce(operator.mul, result[:-1], tirx.IntImm("int64", 1))
+        if len(matrix) == 2 and elements >= _LARGE_MATRIX and as_int(rows) is None:
+            limits.append(RowLimit(rows, max(_MOST_PRODUCTS // elements, _MOST_ROWS)))
+    return limits
 
 
 def _legalize(module: tvm.IRModule) -> tvm.IRModule:

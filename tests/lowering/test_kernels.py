@@ -346,6 +346,37 @@ def test_large_convolutions_have_kernels_of_their_own(
         model.check(count(trips), floats(batch, channels, edge, edge), weights)
 
 
+PRODUCT = """
+loop (float[t, b, 4] x, float[b, K] a, float[K, K] w, float[4, K] u) => (float[b, K] y, float[t, b, K] ys)
+{
+    y, ys = Scan <num_scan_inputs = 1, body = step (float[b, K] p, float[b, 4] part)
+        => (float[b, K] q, float[b, K] row)
+    {
+        old = MatMul (p, w)
+        new = MatMul (part, u)
+        sum = Add (old, new)
+        q = Sin (sum)
+        row = Identity (q)
+    }> (a, x)
+}"""
+
+
+@pytest.mark.parametrize(("width", "has_choice"), [(16, False), (128, True)])
+def test_many_rows_are_multiplied_outside_of_the_kernel(
+    width: int, has_choice: bool, imported: Callable[..., Imported]
+) -> None:
+    model = imported(PRODUCT.replace("K", str(width)))
+    assert has_kernel(model.module)
+    with tvm.target.Target("llvm"):
+        fused = FuseLoops()(model.module)
+    relax.analysis.well_formed(fused)
+    names = {variable.name_hint for variable in fused.get_global_vars()}
+    assert ("y_iterations" in names) == has_choice
+    for batch, length in ((1, 3), (16, 2), (17, 2), (40, 1)):
+        weights = floats(width, width) / width, floats(4, width) / 4
+        model.check(floats(length, batch, 4), floats(batch, width), *weights)
+
+
 @pytest.mark.parametrize("reason", REFUSED)
 def test_says_why_there_is_no_kernel(reason: str) -> None:
     assert forms(parse(REFUSED[reason])) == [reason]
