@@ -1,13 +1,14 @@
 """Operator schemas in a form that is quick to query for every node of a model.
 
-The schemas are those of the onnx package, and of onnxruntime for the few operators of the standard
-domains that only onnxruntime has.
+The schemas are those of the onnx package, and those of onnxruntime for operators that only
+onnxruntime has.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from onnx import defs
 from onnxruntime.capi import onnxruntime_pybind11_state as onnxruntime_state
@@ -59,6 +60,17 @@ def operator(op: str, domain: str, opset: int) -> Operator | None:
         return None
     if schema.deprecated and schema.since_version > versions(op, domain)[0][0]:
         return None
+    return _operator(schema)
+
+
+@cache
+def runtime_operator(op: str, domain: str) -> Operator | None:
+    """The operator in the newest version that onnxruntime has; None if it lacks it."""
+    schema = _runtime_schemas().get((domain, op))
+    return None if schema is None else _operator(schema)
+
+
+def _operator(schema: Any) -> Operator:
     return Operator(
         inputs=tuple(map(_formal, schema.inputs)),
         outputs=tuple(map(_formal, schema.outputs)),
@@ -71,27 +83,35 @@ def operator(op: str, domain: str, opset: int) -> Operator | None:
     )
 
 
-def _kind(attribute: defs.OpSchema.Attribute) -> int:
-    return int(attribute.type.value)  # type: ignore[attr-defined]  # the stub takes it for no enum
+def _kind(attribute: Any) -> int:
+    return int(attribute.type.value)
 
 
-def _formal(formal: defs.OpSchema.FormalParameter) -> Formal:
-    kinds = defs.OpSchema.FormalParameterOption
+def _formal(formal: Any) -> Formal:
+    # onnxruntime's classes have the same names in another notation.
+    is_onnx = isinstance(formal, defs.OpSchema.FormalParameter)
+    option = formal.option.name
+    is_homogeneous = formal.is_homogeneous if is_onnx else formal.isHomogeneous
     return Formal(
         name=formal.name,
-        type_name=formal.type_str,
+        type_name=formal.type_str if is_onnx else formal.typeStr,
         allowed=frozenset(formal.types),
-        required=formal.option == kinds.Single,
-        homogeneous=formal.option != kinds.Variadic or formal.is_homogeneous,
+        required=option == "Single",
+        homogeneous=option != "Variadic" or is_homogeneous,
     )
 
 
 @cache
 def runtime_operators() -> frozenset[tuple[str, str]]:
     """Domain and name of every operator of onnxruntime."""
-    return frozenset(
-        (schema.domain, schema.name) for schema in onnxruntime_state.get_all_operator_schema()
-    )
+    return frozenset(_runtime_schemas())
+
+
+@cache
+def _runtime_schemas() -> dict[tuple[str, str], Any]:
+    """The newest schema of each operator of onnxruntime, by domain and name."""
+    schemas = sorted(onnxruntime_state.get_all_operator_schema(), key=lambda s: s.since_version)
+    return {(schema.domain, schema.name): schema for schema in schemas}
 
 
 @cache

@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Iterator
 
 import onnx
-from onnx import AttributeProto
+from onnx import AttributeProto, TensorProto
 
 from ..errors import ModelError
 from ..graph import ir
@@ -20,6 +20,7 @@ from ..graph.operators import (
     Operator,
     newest_known,
     operator,
+    runtime_operator,
     runtime_operators,
     versions,
 )
@@ -109,9 +110,17 @@ class _Check:
         for node in graph.nodes:
             found = self._operator(node, path)
             if found is not None:
-                _check_arity(node, found, path)
-                _check_attributes(node, found, path)
+                _check_required(node, found, path)
+                _check_counts(node, found, path)
+                _check_attribute_names(node, found, path)
                 _check_permutation(node, path)
+                _check_element_type(node, path)
+                _check_recurrent_weights(node, path)
+            elif (node.domain, node.op) not in self._functions:
+                of_runtime = runtime_operator(node.op, node.domain)
+                if of_runtime is not None:
+                    # Later versions of onnxruntime add inputs and attributes to its operators.
+                    _check_required(node, of_runtime, path)
             if found is not None and not node.domain:
                 check_bodies(node, self._opsets[""], path)
             self._types.enter(node, self._opsets[node.domain], path)
@@ -168,7 +177,8 @@ def _names(domain: str) -> Iterator[str]:
     return (name for found, name in runtime_operators() if found == domain)
 
 
-def _check_arity(node: ir.Node, found: Operator, path: str) -> None:
+def _check_required(node: ir.Node, found: Operator, path: str) -> None:
+    """Checks that what the operator requires is there, and the types of attributes."""
     given = [bool(tensor.name) for tensor in node.inputs]
     for index, formal in enumerate(found.inputs):
         if formal.required and not (index < len(given) and given[index]):
@@ -177,8 +187,35 @@ def _check_arity(node: ir.Node, found: Operator, path: str) -> None:
                 where=within(node_label(node), path),
                 remedy=_EXPORT_AGAIN,
             )
-    _check_count(node, "inputs", len(given), found.min_inputs, found.max_inputs, path)
-    _check_count(node, "outputs", len(node.outputs), found.min_outputs, found.max_outputs, path)
+    attributes = _attributes(node)
+    for name in found.required_attributes:
+        if name not in attributes and name not in node.attrs:
+            raise ModelError(
+                f"{node.op} lacks its attribute '{name}'",
+                where=within(node_label(node), path),
+                remedy=_EXPORT_AGAIN,
+            )
+    for name, attribute in attributes.items():
+        wanted = found.attributes.get(name, attribute.type)
+        if attribute.type != wanted and attribute.type != AttributeProto.UNDEFINED:
+            kinds = AttributeProto.AttributeType
+            raise ModelError(
+                f"The attribute '{name}' of {node.op} is {kinds.Name(attribute.type)}, the "
+                f"operator takes {kinds.Name(wanted)}",
+                where=within(node_label(node), path),
+                remedy=_EXPORT_AGAIN,
+            )
+
+
+def _attributes(node: ir.Node) -> dict[str, AttributeProto]:
+    """The attributes as the file has them."""
+    return {a.name: a for a in node.origin.attribute} if node.origin is not None else {}
+
+
+def _check_counts(node: ir.Node, found: Operator, path: str) -> None:
+    inputs, outputs = len(node.inputs), len(node.outputs)
+    _check_count(node, "inputs", inputs, found.min_inputs, found.max_inputs, path)
+    _check_count(node, "outputs", outputs, found.min_outputs, found.max_outputs, path)
 
 
 def _check_count(node: ir.Node, what: str, count: int, low: int, high: int, path: str) -> None:
@@ -192,30 +229,13 @@ def _check_count(node: ir.Node, what: str, count: int, low: int, high: int, path
     )
 
 
-def _check_attributes(node: ir.Node, found: Operator, path: str) -> None:
-    given = {a.name: a for a in node.origin.attribute} if node.origin is not None else {}
-    for name in found.required_attributes:
-        if name not in given and name not in node.attrs:
-            raise ModelError(
-                f"{node.op} lacks its attribute '{name}'",
-                where=within(node_label(node), path),
-                remedy=_EXPORT_AGAIN,
-            )
-    for name, attribute in given.items():
-        wanted = found.attributes.get(name)
-        if wanted is None:
+def _check_attribute_names(node: ir.Node, found: Operator, path: str) -> None:
+    for name in _attributes(node):
+        if name not in found.attributes:
             raise ModelError(
                 f"{node.op} has an attribute '{name}' that the operator does not have",
                 where=within(node_label(node), path),
                 remedy=f"{_EXPORT_AGAIN}, or check that the opset is the one it was exported for",
-            )
-        if attribute.type != wanted and attribute.type != AttributeProto.UNDEFINED:
-            kinds = AttributeProto.AttributeType
-            raise ModelError(
-                f"The attribute '{name}' of {node.op} is {kinds.Name(attribute.type)}, the "
-                f"operator takes {kinds.Name(wanted)}",
-                where=within(node_label(node), path),
-                remedy=_EXPORT_AGAIN,
             )
 
 
@@ -231,3 +251,45 @@ def _check_permutation(node: ir.Node, path: str) -> None:
             where=within(node_label(node), path),
             remedy=_EXPORT_AGAIN,
         )
+
+
+def _check_element_type(node: ir.Node, path: str) -> None:
+    """Raises ModelError for a type of a result that ONNX does not have."""
+    for name in ("to", "dtype"):
+        kind = node.attrs.get(name)
+        if isinstance(kind, int) and kind not in TensorProto.DataType.values():
+            raise ModelError(
+                f"The attribute '{name}' of {node.op} is {kind}, which is no element type",
+                where=within(node_label(node), path),
+                remedy=_EXPORT_AGAIN,
+            )
+
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def _check_recurrent_weights(node: ir.Node, path: str) -> None:
+    """Raises ModelError for constant weights of an LSTM, GRU or RNN of other shapes than
+    [directions, gates * hidden size, features].
+    """
+    if node.domain or node.op not in _GATES:
+        return
+    for slot, name in ((1, "W"), (2, "R")):
+        weights = node.inputs[slot]
+        if not isinstance(weights, ir.Constant):
+            continue
+        shape = list(weights.shape or ())
+        is_matrix = len(shape) == 3
+        features = shape[2] if is_matrix and name == "R" else None
+        hidden = node.attrs.get("hidden_size", features)
+        if not is_matrix or (
+            hidden is not None
+            and (shape[1] != _GATES[node.op] * hidden or features not in (None, hidden))
+        ):
+            of_attribute = "" if hidden is None else f" and a hidden size of {hidden}"
+            raise ModelError(
+                f"The weights {name} of {node.op} have shape {shape}{of_attribute}, the operator "
+                "needs [directions, gates * hidden size, features]",
+                where=within(node_label(node), path),
+                remedy=_EXPORT_AGAIN,
+            )

@@ -22,7 +22,7 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Tensor, optional
 from ...rewrite.symbolic import Dim
-from .checks import need_omitted, need_type, need_unread, number
+from .checks import need_float, need_heads, need_omitted, need_unread, number
 
 _FILTER_VALUE = -10000.0
 """What is added to the score of a masked position, if the node does not give the number."""
@@ -80,7 +80,7 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
         node = m.node
         need_omitted(m, 8, 9)
         need_unread(m, 3)
-        count = int(node.attrs["num_heads"])
+        count = need_heads(m)
         key, value = (
             m.need(
                 optional(node.inputs, slot), "its keys or values are packed into another operand"
@@ -100,7 +100,7 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
             equal = symbolic.eq(_length(m, node.inputs[0]), _length(m, key))
             m.need(equal is True, "it does not have as many keys as queries", at=key)
         scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
-        return Heads(count, sizes, need_type(m, node.inputs[0]), scale, mask_rank)
+        return Heads(count, sizes, need_float(m, node.inputs[0]), scale, mask_rank)
 
     def apply(self, patch: Patch, found: Heads) -> None:
         node = patch.root
@@ -248,18 +248,20 @@ class DecomposeAttention(Rule[Heads]):
         m.need(m.facts.rank(x) == 3, "{} is not known to have 3 axes", x, at=x)
         shape = m.need(m.facts.shape(weights), "the rank of {} is not known", weights, at=weights)
         width = shape[-1]
-        count = int(node.attrs["num_heads"])
+        count = need_heads(m)
         known = isinstance(width, int) and width > 0
         m.need(known, "the size of {} is not known", weights, at=weights)
         assert isinstance(width, int)
         sizes = tuple(node.attrs.get("qkv_hidden_sizes") or (width // 3,) * 3)
-        fits = len(sizes) == 3 and sum(sizes) == width and not any(s % count for s in sizes)
+        fits = (
+            len(sizes) == 3 and sum(sizes) == width and all(s > 0 and s % count == 0 for s in sizes)
+        )
         m.need(fits, "the {} columns of {} cannot be divided among {} heads", width, weights, count)
         same = not returned or sizes[1] == sizes[2]
         m.need(same, "it returns keys and values of different sizes together")
         mask_rank = _need_mask_rank(m, optional(node.inputs, 3))
         scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
-        return Heads(count, sizes, need_type(m, x), scale, mask_rank)
+        return Heads(count, sizes, need_float(m, x), scale, mask_rank)
 
     def apply(self, patch: Patch, found: Heads) -> None:
         node = patch.root

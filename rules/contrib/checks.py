@@ -21,6 +21,21 @@ def need_type(m: Match, tensor: Tensor) -> int:
     return m.need(m.facts.dtype(tensor) or None, "the type of {} is not known", tensor, at=tensor)
 
 
+def need_float(m: Match, tensor: Tensor) -> int:
+    """Likewise, of floating point numbers."""
+    dtype = need_type(m, tensor)
+    kinds = (TensorProto.FLOAT, TensorProto.DOUBLE, *HALF)
+    m.need(dtype in kinds, "{} does not consist of floating point numbers", tensor, at=tensor)
+    return dtype
+
+
+def need_heads(m: Match, name: str = "num_heads") -> int:
+    """The number of heads of an attention. Raises Miss unless it is positive."""
+    count = int(m.node.attrs[name])
+    m.need(count > 0, "its attribute {} is {}", name, count)
+    return count
+
+
 def need_last_size(m: Match, x: Tensor) -> int:
     """The size of the last axis of a value. Raises Miss where it is not known."""
     size = (m.facts.shape(x) or (None,))[-1]

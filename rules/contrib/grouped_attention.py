@@ -23,7 +23,14 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.ir import Node, Tensor, optional
-from .checks import need_last_size, need_omitted, need_type, need_unread, number
+from .checks import (
+    need_float,
+    need_heads,
+    need_last_size,
+    need_omitted,
+    need_unread,
+    number,
+)
 from .rotary_embedding import Rotation, rotated
 
 
@@ -85,10 +92,10 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
         )  # fmt: skip
         both = (past, optional(node.inputs, 4))
         m.need((past is None) == (both[1] is None), "only the earlier keys or values are given")
-        queries, keys = attributes["num_heads"], attributes["kv_num_heads"]
+        queries, keys = need_heads(m), need_heads(m, "kv_num_heads")
         heads = queries if k is not None else queries + 2 * keys
         width = need_last_size(m, q)
-        fits = keys > 0 and queries % keys == 0 and heads > 0 and width % heads == 0
+        fits = width > 0 and queries % keys == 0 and width % heads == 0
         m.need(fits, "{} does not consist of {} heads", q, heads, at=q)
         size = width // heads
         rotation = None
@@ -102,7 +109,7 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
             keys,
             queries // keys,
             size,
-            need_type(m, q),
+            need_float(m, q),
             attributes.get("scale", 0.0) or 1 / math.sqrt(size),
             rotation,
             max(attributes.get("local_window_size", -1), 0),

@@ -120,7 +120,7 @@ def _piece_sizes(m: Match, node: Node) -> list[int] | None:
     The node gives a size for each piece, or one for all pieces; then the last may be smaller.
     """
     given, shape = m.facts.constant(node.inputs[1]), m.facts.shape(node.inputs[0])
-    if given is None or shape is None or given.size > _MOST_ELEMENTS:
+    if given is None or shape is None or given.size > _MOST_ELEMENTS or given.ndim > 1:
         return None
     if given.ndim == 1:
         return [int(n) for n in given]

@@ -72,7 +72,8 @@ class CompareBeforeCast(Rule[CastComparison]):
         number = m.need(left or right, "no operand is a Cast of an integer to float or double")
         limit = node.inputs[0 if left is None else 1]
         values = m.need(m.facts.constant(limit), "{} is not constant", limit, at=limit)
-        largest = _EXACT[m.facts.dtype(limit)]
+        largest = _EXACT.get(m.facts.dtype(limit))
+        largest = m.need(largest, "{} is neither float nor double", limit, at=limit)
         exact = bool(np.all(np.abs(values) < largest))  # also excludes NaN
         inexact = "the comparison is not exact: not all integers near {} are exact as floats"
         m.need(exact, inexact, limit)

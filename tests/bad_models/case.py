@@ -48,8 +48,9 @@ def text(name: str, source: str, *words: str, opset: int = 17, ir: int = 8) -> N
 
 
 def parse(source: str, opset: int = 17, ir: int = 8) -> onnx.ModelProto:
-    """A model in ONNX's text format, with a header."""
-    return parser.parse_model(f'<ir_version: {ir}, opset_import: ["": {opset}]> {source}')
+    """A model in ONNX's text format, with a header if it has none."""
+    header = f'<ir_version: {ir}, opset_import: ["": {opset}]>'
+    return parser.parse_model(source if source.startswith("<") else f"{header} {source}")
 
 
 def edited(

@@ -223,6 +223,57 @@ text(
     "'perm' of Transpose is [1, 1]",
     "Transpose 'turn'",
 )
+text(
+    "an element type that ONNX does not have",
+    "g (float[2] x) => (float[2] y) { [cast] y = Cast <to = 99> (x) }",
+    "'to' of Cast is 99",
+    "Cast 'cast'",
+)
+text(
+    "weights of another hidden size",
+    """g (float[T,B,2] x) => (float[T,1,B,3] y)
+        <float[1,3,2] w = {1,2,3,4,5,6}, float[1,3,3] r = {1,2,3,4,5,6,7,8,9}> {
+        [cell] y = RNN <hidden_size = 4> (x, w, r) }""",
+    "weights W of RNN have shape [1, 3, 2] and a hidden size of 4",
+    "RNN 'cell'",
+)
+text(
+    "recurrent weights that are no square",
+    """g (float[T,B,2] x) => (float[T,1,B,3] y)
+        <float[1,3,2] w = {1,2,3,4,5,6}, float[1,3,2] r = {1,2,3,4,5,6}> {
+        [cell] y = RNN <hidden_size = 3> (x, w, r) }""",
+    "weights R of RNN have shape [1, 3, 2]",
+    "RNN 'cell'",
+)
+text(
+    "weights of another rank",
+    """g (float[T,B,1] x, float[1,1,1] r) => (float[T,1,B,1] y) <float[4] w = {1,2,3,4}> {
+        [cell] y = LSTM (x, w, r) }""",
+    "weights W of LSTM have shape [4]",
+    "LSTM 'cell'",
+)
+text(
+    "an operator of onnxruntime without an attribute",
+    """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[B,S,8] x) => (float[B,S,8] y) {
+        [heads] y = com.microsoft.MultiHeadAttention (x, x, x) }""",
+    "lacks its attribute 'num_heads'",
+    "MultiHeadAttention 'heads'",
+)
+text(
+    "an operator of onnxruntime without an input",
+    """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[B,S,8] x) => (float[B,S,8] y) { [norm] y = com.microsoft.SkipLayerNormalization (x) }""",
+    "SkipLayerNormalization lacks its input 'skip'",
+    "SkipLayerNormalization 'norm'",
+)
+text(
+    "an operator of onnxruntime with an attribute of the wrong type",
+    """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[2,2] x) => (float[2,2] y) { [gemm] y = com.microsoft.FusedGemm <alpha = "x"> (x, x) }""",
+    "'alpha' of FusedGemm is STRING",
+    "takes FLOAT",
+)
 
 # Control flow.
 

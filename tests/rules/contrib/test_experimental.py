@@ -73,7 +73,6 @@ def test_crops(shape: tuple[int, ...], border: list[int], scale: list[int] | Non
         ("ImageScaler", {"scale": 2.0}),
         ("ScaledTanh", {"beta": 2.0}),
         ("ParametricSoftplus", {"alpha": 2.0}),
-        ("Crop", {}),
         ("Crop", {"border": [1, 2, 3]}),
         ("Crop", {"border": [1, -2, 3, 4]}),
         ("Crop", {"border": [1, 2, 3, 4], "scale": [1]}),
