@@ -114,7 +114,7 @@ def _fits(declared: Shape, shape: tuple[int, ...]) -> bool:
 def _resolved_dims(
     root: Graph, asserted: Assertions, shapes: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """The asserted dims, and the numbers that shapes give to named dims."""
+    """The asserted dims, and the numbers that shapes, asserted or declared, give to named dims."""
     dims = dict(asserted.dims)
     for tensor in root.inputs:
         shape = shapes.get(tensor.name)
@@ -127,6 +127,9 @@ def _resolved_dims(
                 remedy=f"It is declared as {list(declared)}",
             )
         for old, new in zip(declared, shape):
+            if isinstance(new, str) and isinstance(old, int):
+                # A name along an axis of known size has that size wherever else it is asserted.
+                _agree(dims, asserted, new, old, tensor)
             if not isinstance(new, int):
                 continue
             if new < 0:
@@ -139,14 +142,20 @@ def _resolved_dims(
                     f"Input '{tensor.name}' has a dim {old} that cannot be {new}",
                     remedy=f"It is declared as {list(declared)}",
                 )
-            if isinstance(old, str) and (
-                dims.setdefault(old, new) != new or asserted.minima.get(old, 0) > new
-            ):
-                raise AssumptionError(
-                    f"The dim '{old}' cannot be {new} as in the shape of '{tensor.name}'",
-                    remedy="Another assertion contradicts this; drop one of them",
-                )
+            if isinstance(old, str):
+                _agree(dims, asserted, old, new, tensor)
     return dims
+
+
+def _agree(
+    dims: dict[str, int], asserted: Assertions, name: str, size: int, tensor: Variable | Constant
+) -> None:
+    """Gives a named dim a size. Raises AssumptionError if it has another, or a larger bound."""
+    if dims.setdefault(name, size) != size or asserted.minima.get(name, 0) > size:
+        raise AssumptionError(
+            f"The dim '{name}' cannot be {size} as in the shape of '{tensor.name}'",
+            remedy="Another assertion contradicts this; drop one of them",
+        )
 
 
 def _filled(root: Graph, name: str, asserted: Assertions) -> Shape:

@@ -325,6 +325,10 @@ class LoopInvariant:
     value: Tensor
 
 
+_MOST_FEATURES = 1 << 20
+"""Of a value with a form, which has a number for each: far more than recurrent cells have."""
+
+
 def input_value(
     facts: Facts,
     tensor: Tensor,
@@ -332,14 +336,16 @@ def input_value(
     name: object,
     origin: object,
     batch: Collection[Dim] = (),
-) -> LiftedValue:
-    """A symbolic input of this shape.
+) -> LiftedValue | Miss:
+    """A symbolic input of this shape; a Miss if it has too many features.
 
     Axes of open size are batch axes. Where all sizes are static, one axis may be the batch,
     preferably one of a size in `batch`. All others are feature axes (layers, directions, gates).
     """
     axes = axes_of(shape, _static_batch(shape, batch))
-    width = int(np.prod([a for a in axes if isinstance(a, int)], dtype=np.int64))
+    width = math.prod(axis for axis in axes if isinstance(axis, int))
+    if width > _MOST_FEATURES:
+        return Miss("{} has {} features, more than {}", tensor, width, _MOST_FEATURES)
     source = SymbolicInput(name, width, origin)
     return LiftedValue(affine_forms.from_monomial(source, numpy_type(facts, tensor)), axes)
 

@@ -120,7 +120,9 @@ class LiftedBody:
         if shape is None or self.facts.dtype(tensor) not in RNN_FLOATS or tensor in self._inputs:
             return
         shape = merge_sizes(shape, self._merged_sizes)
-        self._inputs[tensor] = input_value(self.facts, tensor, shape, name, origin, batch)
+        value = input_value(self.facts, tensor, shape, name, origin, batch)
+        if not isinstance(value, Miss):
+            self._inputs[tensor] = value
 
     def _outer(self, tensor: Tensor) -> LiftedValue | Miss:
         """A weight if the shape is static, otherwise an input that is loop-invariant."""

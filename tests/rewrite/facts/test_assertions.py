@@ -238,6 +238,12 @@ class TestShapes:
         result = rewrite(parse(TEXT, 21, 10), shapes={"x": [None, "C"]})
         assert _dims(result.model)["x"] == ["N", 3]
 
+    def test_a_name_has_the_declared_number_everywhere(self) -> None:
+        result = rewrite(parse(TEXT, 21, 10), shapes={"x": ["C", "C"], "z": ["C"]})
+        assert (_dims(result.model)["x"], _dims(result.model)["z"]) == ([3, 3], [3])
+        with pytest.raises(AssumptionError, match="'C' cannot be 3"):
+            rewrite(parse(TEXT, 21, 10), shapes={"x": ["C", "C"], "z": [4]}, dims=["C>=4"])
+
 
 class TestDimNames:
     def test_unknown_name(self) -> None:
