@@ -15,6 +15,7 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from .affine import int64
 from .emission import SCHEDULED, bound
 
 _COMBINED: dict[str, Callable[[Any, Any], Any]] = {
@@ -46,7 +47,7 @@ def scatter_nd_kernel(
         handles = [ib.arg(name, ib.handle()) for name in ("data", "indices", "updates", "result")]
         sizes = [ib.int64() for _ in range(data_rank)]
         data = ib.match_buffer(handles[0], dims, dtype)
-        indices = ib.match_buffer(handles[1], (*rows, depth), index_dtype)
+        indices = ib.match_buffer(handles[1], (*rows, int64(depth)), index_dtype)
         updates = ib.match_buffer(handles[2], (*height, *width), dtype)
         result = ib.match_buffer(handles[3], sizes, dtype)
         # Relax passes that inspect kernels expect a block around the whole body.

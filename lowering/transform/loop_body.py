@@ -16,8 +16,10 @@ from tvm.ir import is_prim_var
 
 from ...rewrite.errors import summary_line
 from ..scheduling.blocks import inlinable_in_loop
+from ..scheduling.dataflow import with_body
 from ..scheduling.legalization import legalize_operators
 from ..scheduling.math_functions import with_fast_math
+from ..scheduling.nests import substituted
 from ..scheduling.schedule import schedule_kernel
 from ..values import Constant, as_int
 
@@ -74,7 +76,7 @@ def fuse_body(module: tvm.IRModule, body: Any) -> FusedBody:
     emitted = _alone(module, body)
     _check_shapes(emitted[_NAME])
     _check_convolutions(emitted[_NAME])
-    module = _legalize(emitted)
+    module = _with_known_sizes(_legalize(emitted))
     function = module[_NAME]
     bindings = _bindings(function)
     results = [_resolve(result, bindings) for result in _results(function, bindings)]
@@ -208,6 +210,39 @@ def _legalize(module: tvm.IRModule) -> tvm.IRModule:
             passes.DeadCodeElimination([_NAME]),
         ]
     )(module)
+
+
+def _with_known_sizes(module: tvm.IRModule) -> tvm.IRModule:
+    """The module with numbers for the sizes of kernels that are known where these are called.
+
+    FuseTIR in TVM 0.27 replaces the symbols of a kernel by symbols only.
+    """
+    builder = relax.BlockBuilder(module)
+
+    def replaced(call: Any) -> Any:
+        if not call.op.same_as(_CALL_TIR):
+            return call
+        variable, arguments = call.args[:2]
+        results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+        types = [*(field.ty for field in arguments.fields), *results]
+        numbers = {
+            symbol: size
+            for param, kind in zip(module[variable].params, types, strict=False)
+            if isinstance(kind, relax.TensorType)
+            for symbol, size in zip(param.shape, kind.shape.values, strict=True)
+            if is_prim_var(symbol) and as_int(size) is not None
+        }
+        if not numbers:
+            return call
+        kernel = substituted(module[variable], numbers)
+        known = builder.add_func(kernel, variable.name_hint)
+        return ir.Call(call.op, [known, arguments], call.attrs, call.ty_args, ret_ty=call.ty)
+
+    function = module[_NAME]
+    body = tvm_ffi.structural_map(function.body, (ir.Call, replaced), order="post")
+    module = builder.get()
+    module.update_func(module.get_global_var(_NAME), with_body(function, body))
+    return relax.transform.Normalize()(module)
 
 
 def _bindings(function: Any) -> dict[Any, Any]:

@@ -167,6 +167,23 @@ def count(number: int) -> Array:
     return np.array(number, np.int64)
 
 
+OWN_KERNELS = """
+loop (int64 n, float[4] a) => (float[4] x, float[k, 2] rows)
+{
+    x, rows = Loop (n, "", a) <body = step (int64 i, bool go, float[4] p)
+        => (bool goes, float[4] q, float[2] row)
+        <int64[1] two = {2}, int64 four = {4}, int64[2] single = {1, 1}>
+    {
+        goes = Identity (go)
+        row, order = TopK (p, two)
+        sum = ReduceSum <keepdims = 1> (row)
+        place = Mod (i, four)
+        at = Reshape (place, single)
+        q = ScatterND (p, at, sum)
+    }>
+}"""
+"""Kernels that are written for symbols, at sizes that are known."""
+
 FEEDS: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
     "counted": (COUNTED, [(count(n), floats(3), floats(3, seed=1)) for n in (0, 1, 2, 5)]),
     "negative": (COUNTED, [(count(-3), floats(3), floats(3, seed=1))]),
@@ -205,6 +222,7 @@ FEEDS: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         ],
     ),
     "reductions": (REDUCTIONS, [(count(n), floats(2, 3, 32) / 4) for n in (0, 1, 4)]),
+    "own kernels": (OWN_KERNELS, [(count(n), floats(4)) for n in (0, 1, 7)]),
 }  # fmt: skip
 
 
