@@ -150,9 +150,13 @@ def _without_ceil_mode(ctx: ConverterContext) -> ConverterContext:
 
 
 def _padding_is_known(ctx: ConverterContext) -> bool:
-    """Whether no padding depends on symbolic sizes."""
-    depends = ctx.attr("auto_pad", "NOTSET") in _SAME or ctx.attr("ceil_mode", 0)
-    return not depends or all(as_int(size) is not None for size in _spatial_dims(ctx.inputs[0]))
+    """Whether no padding depends on symbolic sizes, as that of SAME does only with strides."""
+    is_same = ctx.attr("auto_pad", "NOTSET") in _SAME
+    if not is_same and not ctx.attr("ceil_mode", 0):
+        return True
+    sizes = _spatial_dims(ctx.inputs[0])
+    strides = ctx.attr("strides", [1] * len(sizes)) if is_same else [0] * len(sizes)
+    return all(s == 1 or as_int(size) is not None for size, s in zip(sizes, strides, strict=True))
 
 
 def _by_tvm_after_padding(ctx: ConverterContext, fill: float) -> Value:

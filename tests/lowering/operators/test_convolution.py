@@ -31,6 +31,15 @@ def test_padding_that_depends_on_sizes(imported: Load, auto_pad: str, stride: in
         model.check(random(1, 2, *sizes) - 3, random(4, 2, 3, 4))
 
 
+def test_without_strides_the_convolution_itself_pads(imported: Load) -> None:
+    model = imported("""
+        g (float[b, 2, h, w] x, float[4, 2, 3, 4] k) => (float[b, 4, h, w] y)
+        { y = Conv <auto_pad = "SAME_UPPER", dilations = [1, 2]> (x, k) }""")
+    assert "padding=[1, 3, 1, 3]" in model.module.script()
+    for sizes in ((8, 8), (1, 10), (5, 1)):
+        model.check(random(2, 2, *sizes), random(4, 2, 3, 4))
+
+
 def test_a_kernel_shape_that_is_not_that_of_the_weight(imported: Load) -> None:
     with pytest.raises(
         UnsupportedError, match=r"kernel_shape is \[5, 5\], the weight is of \[3, 3\]"
@@ -57,8 +66,10 @@ def test_pooling_as_large_as_the_data(imported: Load, op: str, auto_pad: str, sh
     counts = ", count_include_pad = 1" if op == "AveragePool" else ""
     model = imported(
         f"""
-        g (float[{shape}] x) => (float[b, 2, ?, ?] y, float[b, 2, ?, ?] z, float[b, 2, ?, ?] u) {{
+        g (float[{shape}] x) => (float[b, 2, ?, ?] y, float[b, 2, ?, ?] z, float[b, 2, ?, ?] u,
+            float[b, 2, ?, ?] v) {{
             y = {op} <{attributes}> (x)
+            v = {op} <{attributes}{counts}> (x)
             z = {op} <{attributes}, strides = [3, 2]> (x)
             u = {op} <{attributes}, strides = [2, 3]{counts}> (x)
         }}"""
