@@ -140,9 +140,9 @@ def inference_engine(name: str | None) -> InferenceEngine:
     """The engine with this name; for None, one that lacks nothing. Raises LoopliftError."""
     if name is None:
         return ANY_ENGINE
-    if name not in ENGINES:
+    if not isinstance(name, str) or name not in ENGINES:
         raise LoopliftError(
-            f"'{name}' is not an inference engine that looplift knows",
+            f"{name!r} is not an inference engine that looplift knows",
             remedy=f"Choose one of {', '.join(ENGINES)}, or leave it out for a model that follows "
             "the ONNX specification",
         )

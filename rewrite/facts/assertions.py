@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -65,6 +65,11 @@ class Assertions:
             raise AssumptionError(
                 f"{inputs!r} does not assert the values of inputs",
                 remedy='Write a dict, such as {"x": 16000}',
+            )
+        if not isinstance(prefix_masks, Iterable):
+            raise AssumptionError(
+                f"{prefix_masks!r} does not name prefix masks",
+                remedy='Write a list of names, such as ["mask"]',
             )
         names = [prefix_masks] if isinstance(prefix_masks, str) else list(prefix_masks)
         axes = prefix_masks if isinstance(prefix_masks, Mapping) else dict.fromkeys(names)
@@ -184,7 +189,21 @@ def _parse_shapes(shapes: Shapes) -> dict[str, Shape]:
         )
     for name, shape in shapes.items():
         check_is_shape(name, shape)
-    return {name: tuple(shape) for name, shape in shapes.items()}
+    return {name: tuple(_dim(name, dim) for dim in shape) for name, shape in shapes.items()}
+
+
+def _dim(name: str, dim: object) -> int | str | None:
+    """A dim of an asserted shape. Raises AssumptionError for what is none."""
+    if dim is None or isinstance(dim, str):
+        return dim
+    if isinstance(dim, SupportsIndex) and not isinstance(dim, bool | np.bool_):
+        size = operator.index(dim)
+        if size <= np.iinfo(np.int64).max:
+            return size
+    raise AssumptionError(
+        f"The shape of input '{name}' has a dim {dim!r}, which is no size",
+        remedy='Write a number, a name, or None for an unknown dim: [1, "T", None]',
+    )
 
 
 MOST_DIGITS = 19

@@ -107,7 +107,7 @@ def _read(path: Path, place: str) -> bytes:
                 remedy="Export the model with its weights as external data",
             )
         return path.read_bytes()
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # The latter for a NUL character.
         raise ModelError(
             "The model does not exist", where=place, remedy="Check the spelling of the path"
         ) from None
@@ -202,6 +202,12 @@ def save(proto: onnx.ModelProto, path: str | Path, *, base_dir: str = "") -> Non
 
 def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
     place = f"output '{target}'"
+    if "\0" in str(target):
+        raise ModelError(
+            "The path has a NUL character, which no file name can have",
+            where=place,
+            remedy="Write to another file",
+        )
     if target.is_dir():
         raise ModelError("The output is a folder", where=place, remedy="Name a file in it")
     if not target.parent.is_dir():

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from looplift import AssumptionError, rewrite
+from looplift import AssumptionError, LoopliftError, rewrite
 from looplift.rewrite.facts.apply_assertions import apply_assertions
 from looplift.rewrite.facts.assertions import Assertions, PrefixMasks
 from looplift.rewrite.storage.model import export_model, import_model
@@ -227,10 +227,16 @@ class TestShapes:
             ({"x": [4, 3]}, {"dims": ["N>=5"]}, "dim 'N' cannot be 4"),
             ({"x": [4, 3]}, {"inputs": {"z": np.zeros(5)}}, "'N'|'z'"),
             ({"z": [4]}, {"inputs": {"z": np.zeros(5)}}, "'z'"),
+            ({"z": [True]}, {}, "dim True, which is no size"),
+            ({"z": [4.0]}, {}, "dim 4.0, which is no size"),
+            ({"z": [2**70]}, {}, "which is no size"),
+            ({"z": [[4]]}, {}, r"dim \[4\], which is no size"),
+            ({}, {"prefix_masks": 3}, "3 does not name prefix masks"),
+            ({}, {"engine": ["tvm"]}, r"\['tvm'\] is not an inference engine"),
         ],
     )  # fmt: skip
     def test_refused(self, shapes: Any, options: dict[str, Any], words: str) -> None:
-        with pytest.raises(AssumptionError, match=words):
+        with pytest.raises(LoopliftError, match=words):
             rewrite(parse(TEXT, 21, 10), shapes=shapes, **options)
 
     def test_a_name_does_not_replace_a_number(self) -> None:
