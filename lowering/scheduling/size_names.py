@@ -256,7 +256,7 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
 def _has_rule(kernel: tirx.PrimFunc) -> bool:
     """Whether there are schedule rules for the types of a kernel."""
     types = {str(p.dtype) for p in kernel.params if hasattr(p, "shape")}
-    return types <= {"float32", "uint8", "int8", "int32"}
+    return types <= {"float32", "float16", "uint8", "int8", "int32"}
 
 
 def _is_plain(size: Any) -> bool:
