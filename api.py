@@ -20,7 +20,7 @@ from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
 from .rewrite.engine.rule import ANY, Phase
 from .rewrite.engine.trace import Listener, Trace
-from .rewrite.errors import AssumptionError, LoopliftError
+from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
@@ -384,6 +384,10 @@ def import_request(
     except (LookupError, AttributeError, AssertionError):
         # A model that is not valid ends here, too; the rewrite says better what is wrong.
         raise failure from None
+    except UnsupportedError:
+        if isinstance(failure, ModelError):
+            raise failure from None
+        raise
 
 
 @collector_paused()

@@ -125,6 +125,8 @@ class Cases:
                 )
         self.timeouts = 0
         """The number of runs that exceeded their time limit."""
+        self.ended_early = False
+        """Whether the time of all runs ended before there were as many cases as wanted."""
         self._mask_check = PrefixMaskCheck.of(model, base_dir, self._masks)
         self._seed = seed
         self._effort = effort or Effort()
@@ -176,7 +178,8 @@ class Cases:
         accepted: list[DimSizes] = []
         proposals = enumerate(self._proposals(accepted))
         for number, (given, sizes) in itertools.islice(proposals, self._effort.attempts):
-            if time.monotonic() > end or self.timeouts >= MOST_TIMEOUTS:
+            self.ended_early = time.monotonic() > end
+            if self.ended_early or self.timeouts >= MOST_TIMEOUTS:
                 return
             case = self._try(given, sizes, number, pinned)
             if case is not None:

@@ -100,6 +100,8 @@ class Verification:
     crash: str = ""
     """How onnxruntime's optimizer failed on the original, which is a defect of onnxruntime. Both
     models were run without it then."""
+    ended_early: bool = False
+    """Whether the time limit ended the search for inputs before there were as many as wanted."""
     reason: str = ""
     """Why nothing was compared, if so."""
     rejected: bool = False
@@ -121,6 +123,8 @@ class Verification:
     def notes(self) -> list[str]:
         """Remarks on how the models were compared, apart from what `str` says."""
         notes = refusal_notes(self.refused_sizes)
+        if self.ended_early and self.compared:
+            notes.append("the time limit ended the verification before all runs")
         if self.only_empty:
             notes.append(
                 "only inputs with a size of 0 were compared, because the original fails for all "
@@ -330,6 +334,7 @@ def _compare_cases(
             break
     result.refused = cases.refused
     result.refused_sizes = cases.refused_choices()
+    result.ended_early = cases.ended_early
     if not counts_enough(result.sizes, result.unstable):
         result.sizes.clear()
     others_are_refused = cases.refused and not (cases.timeouts or result.unstable)
@@ -338,7 +343,8 @@ def _compare_cases(
     if not result.compared:
         left_out = result.crash_notes() + result.uncounted_notes()
         result.reason = "; ".join(left_out) or no_case_reason(cases)
-        crashed = cases.refused and not cases.timeouts and not left_out
+        is_known = not (cases.timeouts or cases.ended_early or left_out)
+        crashed = cases.refused and is_known
         result.crash = summary_line(cases.last_refusal) if crashed else ""
 
 
@@ -615,10 +621,10 @@ def no_case_reason(cases: Cases) -> str:
         return "the original model does not end within the time limit of a run"
     if not cases.refused:
         return "there was no time to run the original model"
-    return (
-        f"the original model fails for all of {cases.refused} generated inputs, "
-        f"the last one with: {cases.last_refusal}"
-    )
+    found = f"{cases.refused} generated inputs, the last one with: {cases.last_refusal}"
+    if cases.ended_early:
+        return f"the time limit ended after the original model failed for {found}"
+    return f"the original model fails for all of {found}"
 
 
 def tested_sizes(sizes: Sequence[DimSizes]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -609,6 +610,22 @@ def test_a_model_that_is_rejected_is_not_compared() -> None:
     result = verify(fails, unloadable, effort=Effort(2, 4))
     assert not result.differences
     assert "fails for all of 1 " in result.reason
+
+
+def test_a_time_limit_is_named_where_it_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the search goes a second further with each look at it."""
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    fails = model("""g (float[N] x) => (float[100003] y) <int64[1] s = {100003}> {
+        y = Reshape(x, s) }""")
+    result = verify(fails, fails, effort=Effort(seconds=20))
+    assert "the time limit ended after the original model failed for" in result.reason
+    assert not result.crash
+    plain = model("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    few = verify(plain, plain, effort=Effort(seconds=3, cases=100))
+    assert few.verified
+    assert "the time limit ended the verification before all runs" in few.notes()
+    assert not verify(plain, plain, effort=Effort(seconds=900)).ended_early
 
 
 def test_runs_left_out_are_noted_where_others_differ() -> None:
