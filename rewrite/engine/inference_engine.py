@@ -140,13 +140,14 @@ def inference_engine(name: str | None) -> InferenceEngine:
     """The engine with this name; for None, one that lacks nothing. Raises LoopliftError."""
     if name is None:
         return ANY_ENGINE
-    if not isinstance(name, str) or name not in ENGINES:
+    known = name.lower() if isinstance(name, str) else None
+    if known not in ENGINES:
         raise LoopliftError(
             f"{name!r} is not an inference engine that looplift knows",
             remedy=f"Choose one of {', '.join(ENGINES)}, or leave it out for a model that follows "
             "the ONNX specification",
         )
-    return ENGINES[name]
+    return ENGINES[known]
 
 
 _CONTRIB = frozenset({"SimplifiedLayerNormalization"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -63,11 +64,23 @@ def _check_dim_names(root: Graph, asserted: Assertions) -> None:
     known = sorted({dim for shape in shapes for dim in shape if isinstance(dim, str)})
     for name in (*asserted.dims, *asserted.minima):
         if name not in known:
+            size = asserted.dims.get(name, name)
             raise AssumptionError(
                 f"No input of the model has a dim named '{name}'",
                 remedy=f"Its named dims are: {', '.join(known) or 'none'}; "
-                "assert others with the shape of an input",
+                f"assert others with {_shape_option(root, name, size)}",
             )
+
+
+def _shape_option(root: Graph, name: str, size: int | str) -> str:
+    """The option that asserts the size of the dim `x[1]`, as unnamed dims are called elsewhere."""
+    found = re.fullmatch(r"(.+)\[(\d+)\]", name)
+    tensor = next((t for t in root.inputs if found and t.name == found[1]), None)
+    if found is None or tensor is None or int(found[2]) >= len(_declared(tensor)):
+        return "--shape"
+    dims: list[object] = [d if isinstance(d, int) else "?" for d in _declared(tensor)]
+    dims[int(found[2])] = size if isinstance(size, int) else "N"
+    return f'--shape "{tensor.name}={",".join(map(str, dims))}"'
 
 
 def _check_shapes_agree(asserted: Mapping[str, Shape], given: Mapping[str, Shape]) -> None:

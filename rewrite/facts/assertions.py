@@ -161,7 +161,8 @@ def _parse_dims(dims: Dims) -> tuple[dict[str, int], dict[str, int]]:
         found = re.fullmatch(r"\s*([^<>=]+?)\s*(>=|=)\s*(\d+)\s*", str(text))
         if found is None:
             raise AssumptionError(
-                f"'{text}' does not assert a dim", remedy="Write NAME=NUMBER or NAME>=NUMBER"
+                f"'{text}' does not assert a dim",
+                remedy="Write NAME=NUMBER or NAME>=NUMBER; equal dims get one name with --shape",
             )
         name, relation, number = found[1], found[2], _size(found[3], text)
         if relation == ">=":

@@ -258,6 +258,15 @@ class TestDimNames:
         with pytest.raises(AssumptionError, match="'K'"):
             rewrite(parse(TEXT, 21, 10), dims=["K>=2"])
 
+    def test_unnamed_dims_are_asserted_with_a_shape(self) -> None:
+        text = "g (float[?,3] x) => (float[?,3] y) { y = Neg(x) }"
+        for dims, shape in (({"x[0]": 1}, [1, 3]), (["x[0]>=2"], ["N", 3])):
+            with pytest.raises(AssumptionError) as caught:
+                rewrite(parse(text, 21, 10), dims=dims)
+            assert f'shapes={{"x": {shape}}}'.replace("'", '"') in caught.value.remedy
+        with pytest.raises(AssumptionError, match="one name with shapes"):
+            rewrite(parse(text, 21, 10), dims=["a=b"])
+
     def test_none_at_all(self) -> None:
         with pytest.raises(AssumptionError, match="none"):
             rewrite(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }", 21, 10), dims={"K": 2})
