@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, SupportsIndex
@@ -29,7 +29,7 @@ from .bodies import Body, read_body
 from .branches import emit_if
 from .decompose import decompose
 from .emitter import ControlFlow, Emitter
-from .forms import OnForm
+from .forms import Form, OnForm
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
 from .ranks import Ranks
@@ -173,9 +173,18 @@ def emit_graph(
     module = split_blocks(module)
     module["main"] = module["main"].with_attrs(signature.attributes)
     if options.on_form is not None:
-        for form in (*emitter.forms, *fuse_loops(module)[1]):
+        for form in _by_node([*emitter.forms, *fuse_loops(module)[1]]):
             options.on_form(form)
     return module
+
+
+def _by_node(forms: Sequence[Form]) -> Iterable[Form]:
+    """One form for each node: of the versions of a loop, that of a kernel."""
+    found: dict[str, Form] = {}
+    for form in forms:
+        if form.place not in found or form.is_kernel:
+            found[form.place] = form
+    return found.values()
 
 
 def _check_bodies(body: Body, opset: int) -> None:

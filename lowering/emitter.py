@@ -21,7 +21,6 @@ from .failures import failure
 from .forms import RECURRENT, Form
 from .identifiers import identifier
 from .operators import Accepts, ConverterContext, find
-from .operators.broadcasting import meeting_sizes
 from .ranks import Ranks
 from .scope import Frame, Scope
 from .sequences.lists import copy_received, wrap_optional
@@ -70,6 +69,8 @@ class Emitter:
     ranks: Ranks = field(default_factory=Ranks)
     facts: Facts | None = None
     """What the rewriter proved; None if the model could not be rewritten."""
+    versions_loops: bool = True
+    """Whether a loop gets a version for equal sizes, see `loops.versioning`."""
     _forms: dict[int, Form] = field(default_factory=dict)
     """By the identity of the node: a body is emitted again if its types have to be wider."""
 
@@ -155,7 +156,7 @@ class Emitter:
             )
             ctx = ConverterContext(self.bb, node.op, inputs, named, scope.derived)
             outputs = self._outputs(frame, node, converter.convert(ctx))
-            scope.meeting_sizes += meeting_sizes(inputs, outputs[0])
+            scope.broadcasts.note(inputs, outputs[0])
             return outputs
         except Exception as error:  # TVM's converters raise built-in errors of all kinds.
             given = [frame.values[t] if t.name else None for t in node.inputs]

@@ -20,6 +20,7 @@ from ..rewrite.graph.ir import Tensor
 from .bodies import Body
 from .derived_sizes import DerivedSizes
 from .known_sizes import KnownSizes
+from .operators.broadcasting import BroadcastPairs
 from .tvm_onnx import EmptyOptional
 from .values import Constant, ListValue, Sizes, Value, as_tensor, flatten, is_prim
 
@@ -45,8 +46,7 @@ class Scope:
         self.bb = bb
         self.sizes = KnownSizes(facts)
         self.derived = DerivedSizes()
-        self.meeting_sizes: list[tuple[Any, Any]] = []
-        """Symbols of which one may be 1 where both are sizes along one axis of an operator."""
+        self.broadcasts = BroadcastPairs()
         self._frames: list[Frame] = []
         self._local: list[tuple[Frame, Tensor]] = []
         """Tensors bound since the segment began to values that end with it."""

@@ -8,9 +8,10 @@ A loop named `grow` becomes
   the body, writes the slices of the scan outputs, and decides whether another iteration follows;
 - `grow_repeat`: repeats that, see `repeat`;
 - `grow(trip count, condition, carried values…, scan inputs…, captured values…)`: the whole loop,
-  marked with its roles, see `LoopRoles`.
+  marked with its roles, see `LoopRoles`;
+- `grow_of_equal_sizes(operands…)`, in some cases: a version of the loop, see `versioning`.
 
-All four are pure, and nothing in them depends on the target. They are public because
+All are pure, and nothing in them depends on the target. They are public because
 `InlinePrivateFunctions` of TVM 0.27 leaves the symbols of an inlined function undefined wherever
 its body contains a shape; `looplift.transform.InlineLoops` inlines them correctly.
 """
@@ -18,11 +19,12 @@ its body contains a shape; `looplift.transform.InlineLoops` inlines them correct
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
 from tvm import relax
+from tvm.ir import is_prim_var
 
 from ...rewrite.errors import UnsupportedError
 from ...rewrite.graph.ir import Node, Tensor
@@ -31,7 +33,8 @@ from ..closure import Closure
 from ..emitter import Emitter
 from ..identifiers import identifier
 from ..join import unpack
-from ..kinds import Kind, Misfit, check_fit, kind_of
+from ..kinds import Kind, Misfit, check_fit, join_kinds, kind_of
+from ..operators.broadcasting import Pair
 from ..scalars import scalar
 from ..scope import Scope
 from ..sequences.lists import owned, to_list
@@ -42,15 +45,13 @@ from .plan import Plan
 from .repeat import ITERATION_NUMBER, PROCEEDS, call_repeat, emit_repeat, unpacked
 from .roles import BODY, ITERATION, LOOP_PART, LoopRoles, Slices
 from .scan_outputs import CAPACITY, ScanOutputs
-from .versions import Pair, chosen_version
+from .versioning import EqualSizes, emit_version
 
 _COUNT = relax.TensorType([], "int64")
 
 
-def emit_loop_function(
-    emitter: Emitter, scope: Scope, node: Node, plan: Plan, *, has_versions: bool = True
-) -> list[Value]:
-    """Emits the functions of a loop, and a call. With versions, it may end the current segment.
+def emit_loop_function(emitter: Emitter, scope: Scope, node: Node, plan: Plan) -> list[Value]:
+    """Emits the functions of a loop, and a call. The call of a versioned loop ends the segment.
 
     Returns the node's outputs, None for those that it does not list.
     """
@@ -59,20 +60,27 @@ def emit_loop_function(
     plan = plan.with_operands(
         dict(zip(operands, scope.bound(list(operands.values())), strict=True))
     )
-    loop = _Loop(emitter, node.op, plan)
+    inner = replace(emitter, versions_loops=False)
+    loop = _Loop(inner, node.op, plan)
     variable, kinds = loop.emit()
-    call = relax.Call(variable, loop.args)
-    pairs = loop.meeting_sizes if has_versions else []
-    if not pairs:
-        return _outputs(bb, scope, node, plan, bb.emit(call), kinds)
+    pairs = loop.broadcast_pairs
+    if not pairs or not emitter.versions_loops:
+        scope.broadcasts.pairs += pairs
+        return _outputs(bb, scope, node, plan, bb.emit(relax.Call(variable, loop.args)), kinds)
 
     def emit(inside: Scope, values: Mapping[Any, Value]) -> list[Value]:
-        same = plan.with_operands(values)
-        results = emit_loop_function(emitter, inside, node, same, has_versions=False)
+        results = emit_loop_function(inner, inside, node, plan.with_operands(values))
         return [value for value in results if value is not None]
 
-    version = chosen_version(emitter, scope, pairs, plan.operands(), emit, call, kinds)
-    with version as (result, joined):
+    operands = plan.operands()
+    guard = bb.emit(as_tensor(bb, EqualSizes(pairs).guard()))
+    with scope.between_segments([guard, *loop.args, *operands.values()]) as (flag, *values):
+        args, values = values[: len(loop.args)], values[len(loop.args) :]
+        given = dict(zip(operands, values, strict=True))
+        name = f"{variable.name_hint}_of_equal_sizes"
+        version, own_kinds = emit_version(inner, name, pairs, given, emit)
+        result = bb.emit(relax.If(flag, version, relax.Call(variable, args)))
+        joined = [join_kinds(own, other) for own, other in zip(own_kinds, kinds, strict=True)]
         return _outputs(bb, scope, node, plan, result, joined)
 
 
@@ -142,8 +150,8 @@ class _Loop:
             }
         )
         types = [_leaf(param).ty for param in (*self._params.values(), *self._outer.params)]
-        self.meeting_sizes: list[Pair] = []
-        """Sizes before the loop of which one may be 1 where both are sizes of one axis."""
+        self.broadcast_pairs: list[Pair] = []
+        """Sizes before the loop that the body broadcasts against each other."""
         self._symbols = {s for kind in types for s in relax.analysis.tir_vars_in_type(kind)}
         self._kinds: list[Kind] = [
             kind_of(carried.initial) for carried in self._plan.carried_values
@@ -269,7 +277,7 @@ class _Loop:
                 seen[plan.given_condition] = self._shaped(plan.given_condition, always)
             outputs = self._outputs(scope, seen)
             if attempt == 0:
-                self._note_meeting_sizes(scope, closure)
+                self._note_broadcasts(scope, closure)
             given = outputs[plan.first_carried : plan.first_carried + len(carried_values)]
             kinds = [closure.outer_kind(kind_of(value)) for value in given]
             names = [carried.input.name for carried in plan.carried_values]
@@ -284,12 +292,13 @@ class _Loop:
             variable = scope.finish([relax.Tuple(returned)])
         return _Body(variable, closure, condition is not None, reads_iteration, types)
 
-    def _note_meeting_sizes(self, scope: Scope, closure: Closure) -> None:
-        """Notes the meeting sizes that every iteration has, in the symbols of the caller."""
-        for pair in scope.meeting_sizes:
+    def _note_broadcasts(self, scope: Scope, closure: Closure) -> None:
+        """Notes the pairs of sizes that are the same in every iteration, as the caller has them."""
+        for pair in scope.broadcasts.pairs:
             known = [closure.outer_type(symbol) for symbol in pair]
-            if self._symbols.issuperset(known):
-                self.meeting_sizes.append(tuple(map(self._outer.outer_type, known)))
+            outer = tuple(map(self._outer.outer_type, known))
+            if self._symbols.issuperset(known) and all(map(is_prim_var, outer)):
+                self.broadcast_pairs.append(outer)
 
     @staticmethod
     def _slice_type(kind: Any, axis: int) -> Any:

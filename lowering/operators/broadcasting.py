@@ -5,7 +5,7 @@ The rules are those of https://onnx.ai/onnx/repo-docs/Broadcasting.html.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tvm_ffi
@@ -210,26 +210,47 @@ def convert_broadcast(ctx: ConverterContext) -> Value:
     return result if aligned is None else ctx.by_tvm(aligned)
 
 
-def meeting_sizes(inputs: Sequence[Value], output: Value) -> Iterator[tuple[Any, Any]]:
-    """The pairs of symbols along one axis of the inputs of which a run decides which is 1."""
-    if not is_tensor(output):
-        return
-    *given, result = (known_dims(value) or [] for value in (*inputs, output) if is_tensor(value))
-    for axis in range(1, len(result) + 1):
-        sizes = [dims[-axis] for dims in given if len(dims) >= axis]
-        size = result[-axis]
-        is_new = is_prim_var(size) and not any(map(size.same_as, sizes))
-        if is_new or isinstance(size, tirx.Select):
-            symbols = [symbol for symbol in map(_symbol, sizes) if symbol is not None]
-            pairs = ((symbols[0], other) for other in symbols[1:])
-            yield from ((first, other) for first, other in pairs if not first.same_as(other))
+Pair = tuple[Any, Any]
+"""Two symbols of sizes."""
 
 
-def _symbol(size: Any) -> Any:
-    """The symbol that a size is, or is a `min` of with a number; None for any other size."""
-    parts = [size.a, size.b] if isinstance(size, tirx.Min) else [size]
-    symbols = [part for part in parts if as_int(part) is None]
-    return symbols[0] if len(symbols) == 1 and is_prim_var(symbols[0]) else None
+class BroadcastPairs:
+    """Pairs of symbols that are broadcast against each other, where only the run knows which is 1.
+
+    Such a pair gives a size with a new symbol, which stands for the first of the pair after that:
+    where all are equal, it is the same.
+    """
+
+    def __init__(self) -> None:
+        self.pairs: list[Pair] = []
+        self._origins: dict[Any, Any] = {}
+
+    def note(self, inputs: Sequence[Value], output: Value) -> None:
+        """Notes the pairs of an operator."""
+        if not is_tensor(output):
+            return
+        *given, result = (known_dims(v) or [] for v in (*inputs, output) if is_tensor(v))
+        for axis in range(1, len(result) + 1):
+            sizes = [dims[-axis] for dims in given if len(dims) >= axis]
+            size = result[-axis]
+            is_new = is_prim_var(size) and not any(map(size.same_as, sizes))
+            if not is_new and not isinstance(size, tirx.Select):
+                continue
+            symbols = [symbol for symbol in map(self._symbol, sizes) if symbol is not None]
+            pairs = [(symbols[0], s) for s in symbols[1:] if not s.same_as(symbols[0])]
+            self.pairs += pairs
+            if pairs and is_new:
+                self._origins[size] = symbols[0]
+
+    def _symbol(self, size: Any) -> Any:
+        """The symbol `n` of a size `n` or `min(n, number)`, or of a choice; None for any other."""
+        if isinstance(size, tirx.Select):
+            return self._symbol(size.false_value)
+        parts = [size.a, size.b] if isinstance(size, tirx.Min) else [size]
+        symbols = [part for part in parts if as_int(part) is None]
+        if len(symbols) != 1 or not is_prim_var(symbols[0]):
+            return None
+        return self._origins.get(symbols[0], symbols[0])
 
 
 def match_dims(bb: Any, tensor: Value, shape: Sequence[Any]) -> Value:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+
+from looplift.lowering import emit
+from looplift.lowering.forms import Form
+from looplift.lowering.transform.unused import without_unused
+
+from .conftest import parse
 
 Load = Callable[..., Any]
 
@@ -46,8 +53,6 @@ def test_batches_of_two_names(load: Load, of_input: int, of_state: int) -> None:
     model = load(CELL)
     assert is_versioned(model)
     for count in (0, 1, 5):
-        if count > 1 and (of_input, of_state) == (3, 1):
-            continue  # onnxruntime refuses rows of several shapes.
         model.check(np.int64(count), values(6, of_input, 4), values(of_state, 4))
 
 
@@ -144,3 +149,85 @@ def test_one_name_needs_one_version(load: Load) -> None:
     model = load(CELL.replace("b2", "b1"))
     assert not is_versioned(model)
     model.check(np.int64(2), values(6, 3, 4), values(3, 4))
+
+
+CAPTURES = """
+g (int64 m, float[b1, 2] x, float[b2, 2] h) => (float[p, 2] y, int64[2] sizes, int32[1] narrow)
+    <int64 zero = {0}, int64[1] none = {0}, int64[1] one = {1}> {
+    shape = Shape(h)
+    first = Gather(shape, zero)
+    row = Slice(shape, none, one, none)
+    small = Cast <to = 6> (row)
+    pair = SequenceConstruct(x, h)
+    y, sizes, narrow = Loop (m, , h, shape, small) <
+        body = step (int64 i, bool c, float[u, 2] s, int64[2] w, int32[1] k)
+            => (bool c2, float[v, 2] s2, int64[2] w2, int32[1] k2) {
+            other = SequenceAt(pair, zero)
+            sum = Add(s, other)
+            count = Cast <to = 1> (first)
+            s2 = Add(sum, count)
+            w2 = Identity(shape)
+            k2 = Identity(small)
+            c2 = Identity(c)
+        }
+    >
+}
+"""
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (1, 3), (1, 1)])
+def test_captured_sizes_are_those_of_the_version(load: Load, sizes: tuple[int, int]) -> None:
+    model = load(CAPTURES)
+    assert is_versioned(model)
+    for count in (0, 1, 3):
+        model.check(np.int64(count), *(values(size, 2) for size in sizes))
+
+
+def nested(depth: int) -> str:
+    """Loops in each other, which all add an input with a batch of its own."""
+    inputs = ", ".join(f"float[b{level}, 2] x{level}" for level in range(depth))
+    body = "r0 = Identity(s0)"
+    for level in reversed(range(depth)):
+        inner = "" if level + 1 == depth else body
+        total = f"s{level}" if level + 1 == depth else f"r{level + 1}"
+        body = f"""r{level} = Loop (m, , {"h" if level == 0 else f"s{level - 1}"}) <
+            body = b{level} (int64 i{level}, bool c{level}, float[u{level}, 2] s{level})
+                => (bool d{level}, float[v{level}, 2] t{level}) {{
+                {inner}
+                t{level} = Add({total}, x{level})
+                d{level} = Identity(c{level})
+            }}
+        >"""
+    return f"g (int64 m, float[n, 2] h, {inputs}) => (float[p, 2] r0) {{ {body} }}"
+
+
+def test_the_number_of_functions_is_linear_in_the_depth(stock: Load) -> None:
+    counts = [len(stock(nested(depth)).functions()) for depth in (1, 2, 3, 4)]
+    steps = [after - before for before, after in pairwise(counts)]
+    assert len(set(steps)) == 1
+    model = stock(nested(3))
+    for size in (2, 1):
+        model.check(np.int64(2), values(2, 2), *(values(size, 2) for _ in range(3)))
+
+
+def test_every_function_is_called(stock: Load) -> None:
+    module = stock(nested(3)).module
+    assert set(without_unused(module.clone()).get_global_vars()) == set(module.get_global_vars())
+    names = "".join(str(function.body) for function in module.functions.values())
+    unused = [v.name_hint for v in module.get_global_vars() if v.name_hint not in names]
+    assert unused == ["main"]
+
+
+def test_all_names_that_meet_are_equal_in_the_version(load: Load) -> None:
+    """A sum of two batches stands for the first of them where it meets a third."""
+    functions = load(THREE).functions()
+    body = next(f for name, f in functions.items() if name.startswith("y_body_"))
+    assert "match_cast" not in str(body.body)
+    assert "==" in str(functions["main"].body)
+    assert str(functions["main"].body).count("==") == 2
+
+
+def test_a_node_has_one_form(stock: Load) -> None:
+    found: list[Form] = []
+    emit(parse(nested(3)), on_form=found.append)
+    assert len(found) == len({form.place for form in found}) == 3
