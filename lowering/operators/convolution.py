@@ -150,13 +150,19 @@ def _without_ceil_mode(ctx: ConverterContext) -> ConverterContext:
 
 
 def _padding_is_known(ctx: ConverterContext) -> bool:
-    """Whether no padding depends on symbolic sizes, as that of SAME does only with strides."""
+    """Whether the padding is known at import.
+
+    SAME has `(size + stride - 1) // stride` windows, which is the size itself for a stride of 1.
+    """
     is_same = ctx.attr("auto_pad", "NOTSET") in _SAME
     if not is_same and not ctx.attr("ceil_mode", 0):
         return True
-    sizes = _spatial_dims(ctx.inputs[0])
-    strides = ctx.attr("strides", [1] * len(sizes)) if is_same else [0] * len(sizes)
-    return all(s == 1 or as_int(size) is not None for size, s in zip(sizes, strides, strict=True))
+    are_known = [as_int(size) is not None for size in _spatial_dims(ctx.inputs[0])]
+    if not is_same:
+        return all(are_known)
+    strides = ctx.attr("strides", [1] * len(are_known))
+    pairs = zip(are_known, strides, strict=True)
+    return all(is_known or stride == 1 for is_known, stride in pairs)
 
 
 def _by_tvm_after_padding(ctx: ConverterContext, fill: float) -> Value:

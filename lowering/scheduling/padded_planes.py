@@ -58,7 +58,8 @@ class PaddedPlanes:
     ) -> None:  # fmt: skip
         """`plane` and `channel_stride` are numbers of elements, `most_lines` the lines of output
         that a chunk has at most. Vectors read `past_end` elements beyond the last plane. With
-        `skips_padding`, nothing reads the planes of taps that lie in the padding for all lines.
+        `skips_padding`, taps that read only padding in every line of the chunk are never read, so
+        that their planes stay unfilled.
         """
         self._found = found
         self._axes = list(axes)

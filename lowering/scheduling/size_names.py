@@ -231,8 +231,8 @@ def _named_kernel(kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[int]]:
 
     A kernel whose shapes are not all variables and numbers in the end is not to be fused: FuseTIR
     puts the sizes of the caller in its shapes, and then compares them as they are written. Nor is
-    one of types without schedule rules, such as truth values: with a mask after it, a convolution
-    has no rule, and took Deep Speech 2 twice the time.
+    one of types without schedule rules, such as truth values: a convolution with a mask after it
+    lost its rule, and Deep Speech 2 took twice the time.
     """
     sizes = [size for param in kernel.params for size in getattr(param, "shape", ())]
     if all(map(_is_plain, sizes)):

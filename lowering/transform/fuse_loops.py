@@ -27,7 +27,8 @@ from ..operators.sizes import sizes_of
 from ..processor import is_for_llvm
 from ..tvm_onnx import building_function, unused_name
 from ..values import as_int, as_tensor, fresh_dim
-from .loop_body import FusedBody, NoKernelError, RowLimit, fuse_body, rows_in_kernel
+from .kernel_limits import RowLimit, row_limits
+from .loop_body import FusedBody, NoKernelError, fuse_body
 from .loop_kernel import CarriedPlan, LoopPlan, SlicePlan, loop_kernel
 from .unused import without_unused
 
@@ -90,7 +91,7 @@ class _Fusion:
                 result = results[0] if len(results) == 1 else relax.Tuple(results)
                 output = bb.emit_output(result)
             replacement = bb.emit_func_output(output)
-        limits = rows_in_kernel(self._body)
+        limits = row_limits(self._body)
         fused_loop = bb.get()[replacement]
         module = bb.get()
         del module[replacement]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import tvm
@@ -23,17 +23,19 @@ def inline_loops(module: tvm.IRModule) -> tvm.IRModule:
     """Inlines loops and their bodies into the functions that call them.
 
     A function stays if it is called more than once, or if the types of its arguments do not prove
-    that they fit its parameters. The functions that run iterations stay, because
-    FuseOps in TVM 0.27 fails on dataflow blocks in branches.
+    that they fit its parameters. What a branch calls stays, as the functions that run iterations
+    do, because FuseOps in TVM 0.27 fails on dataflow blocks in branches.
     """
-    return inline_parts(module, {_LOOP, BODY, KERNEL})
+    return inline_parts(module, {_LOOP, BODY, KERNEL}, kept=_called_in_branches(module))
 
 
-def inline_parts(module: tvm.IRModule, parts: set[str]) -> tvm.IRModule:
-    """Inlines the functions that are one of these parts of a loop, at their only call."""
+def inline_parts(module: tvm.IRModule, parts: set[str], kept: Collection[Any] = ()) -> tvm.IRModule:
+    """Inlines the functions that are one of these parts of a loop, but for `kept`, at their only
+    call.
+    """
     callees: dict[Any, list[Any]] = {}
     for callee, callers in _callers(module).items():
-        if len(callers) == 1 and _part(module[callee]) in parts:
+        if len(callers) == 1 and callee not in kept and _part(module[callee]) in parts:
             callees.setdefault(callers[0], []).append(callee)
     if not callees:
         return module
@@ -96,6 +98,25 @@ def _callers(module: tvm.IRModule) -> dict[Any, list[Any]]:
 
         relax.analysis.post_order_visit(function.body, visit)
     return {v: each for v, each in found.items() if isinstance(module[v], relax.Function)}
+
+
+def _called_in_branches(module: tvm.IRModule) -> set[Any]:
+    """The functions that branches of an If call."""
+    found = set()
+
+    def note(expression: Any) -> None:
+        if isinstance(expression, relax.Call) and isinstance(expression.op, ir.GlobalVar):
+            found.add(expression.op)
+
+    def visit(expression: Any) -> None:
+        if isinstance(expression, relax.If):
+            for branch in (expression.true_branch, expression.false_branch):
+                relax.analysis.post_order_visit(branch, note)
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function.body, visit)
+    return found
 
 
 def _part(function: Any) -> str:

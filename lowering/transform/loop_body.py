@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from math import prod
 from typing import Any
 
 import tvm
@@ -22,23 +19,12 @@ from ..scheduling.math_functions import with_fast_math
 from ..scheduling.nests import substituted
 from ..scheduling.schedule import schedule_kernel
 from ..values import Constant, as_int
+from .kernel_limits import has_large_convolution
 
 _NAME = "body"
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _FOREIGN_SIZES = "its body computes with sizes that none of the tensors it reads has"
 _PRIMITIVE = ir.make_node("ir.DictAttrs", Primitive=True)
-
-
-_USUAL_SIZE = 64
-"""The estimate for a height or width that is not known."""
-_MOST_PRODUCTS = 1 << 18
-"""In a convolution inside the kernel of a loop. From here on, packed weights and tiles of its own
-gain more than the calls of the virtual machine cost."""
-
-_LARGE_MATRIX = 1 << 14
-"""Elements of a matrix from which on many rows, with `_MOST_PRODUCTS` or more than `_MOST_ROWS`,
-are multiplied faster by a kernel of its own."""
-_MOST_ROWS = 3
 
 
 class NoKernelError(Exception):
@@ -75,7 +61,8 @@ def fuse_body(module: tvm.IRModule, body: Any) -> FusedBody:
     """
     emitted = _alone(module, body)
     _check_shapes(emitted[_NAME])
-    _check_convolutions(emitted[_NAME])
+    if has_large_convolution(emitted[_NAME]):
+        raise NoKernelError("a convolution in its body is faster as a kernel of its own")
     module = _with_known_sizes(_legalize(emitted))
     function = module[_NAME]
     bindings = _bindings(function)
@@ -149,54 +136,6 @@ def _check_shapes(function: Any) -> None:
     for block in function.body.blocks:
         if any(isinstance(binding, relax.MatchCast) for binding in block.bindings):
             raise NoKernelError("its body has values whose shape is only known when it runs")
-
-
-def _check_convolutions(function: Any) -> None:
-    """Raises NoKernelError for a convolution that is large enough for a kernel of its own."""
-    bindings = (binding for block in function.body.blocks for binding in block.bindings)
-    if any(_products(binding.value) > _MOST_PRODUCTS for binding in bindings):
-        raise NoKernelError("a convolution in its body is faster as a kernel of its own")
-
-
-def _products(value: Any) -> int:
-    """About how many products a convolution computes; 0 for anything else."""
-    operator = str(getattr(value.op, "name", "")) if isinstance(value, relax.Call) else ""
-    if not operator.startswith("relax.nn.conv"):
-        return 0
-    data, weights = value.args
-    image = data.ty if operator.endswith("_transpose") else value.ty
-    if not all(isinstance(kind.shape, relax.ShapeExpr) for kind in (image, weights.ty)):
-        return 0
-    batch, _, *positions = map(as_int, image.shape.values)
-    sizes = [batch or 1, *(_USUAL_SIZE if size is None else size for size in positions)]
-    return prod(sizes) * prod(as_int(size) or 1 for size in weights.ty.shape.values)
-
-
-@dataclass(frozen=True)
-class RowLimit:
-    """How many rows of a product with a matrix the kernel of a loop is good for."""
-
-    rows: Any
-    """Their number, in the sizes of the body."""
-    most: int
-
-
-def rows_in_kernel(function: Any) -> list[RowLimit]:
-    """The limits of products of unknown numbers of rows with large matrices in a body."""
-    limits = []
-    for binding in (binding for block in function.body.blocks for binding in block.bindings):
-        call = binding.value
-        if not isinstance(call, relax.Call) or getattr(call.op, "name", "") != "relax.matmul":
-            continue
-        kinds = [call.args[1].ty, call.ty]
-        if not all(isinstance(kind.shape, relax.ShapeExpr) for kind in kinds):
-            continue
-        matrix, result = (list(kind.shape.values) for kind in kinds)
-        elements = prod(as_int(size) or 0 for size in matrix)
-        rows = reduce(operator.mul, result[:-1], tirx.IntImm("int64", 1))
-        if len(matrix) == 2 and elements >= _LARGE_MATRIX and as_int(rows) is None:
-            limits.append(RowLimit(rows, max(_MOST_PRODUCTS // elements, _MOST_ROWS)))
-    return limits
 
 
 def _legalize(module: tvm.IRModule) -> tvm.IRModule:

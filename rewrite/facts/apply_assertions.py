@@ -163,7 +163,9 @@ def _resolved_dims(
 def _agree(
     dims: dict[str, int], asserted: Assertions, name: str, size: int, tensor: Variable | Constant
 ) -> None:
-    """Gives a named dim a size. Raises AssumptionError if it has another, or a larger bound."""
+    """Sets the size of a named dim. Raises AssumptionError if that contradicts an earlier size or
+    lower bound.
+    """
     if dims.setdefault(name, size) != size or asserted.minima.get(name, 0) > size:
         raise AssumptionError(
             f"The dim '{name}' cannot be {size} as in the shape of '{tensor.name}'",

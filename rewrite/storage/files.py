@@ -91,6 +91,7 @@ def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelPr
 
 
 def _read(path: Path, place: str) -> bytes:
+    _check_has_no_nul(path, place)
     if path.is_dir():
         raise ModelError("This is a folder, not a model", where=place, remedy="Name a file in it")
     try:
@@ -107,7 +108,7 @@ def _read(path: Path, place: str) -> bytes:
                 remedy="Export the model with its weights as external data",
             )
         return path.read_bytes()
-    except (FileNotFoundError, ValueError):  # The latter for a NUL character.
+    except FileNotFoundError:
         raise ModelError(
             "The model does not exist", where=place, remedy="Check the spelling of the path"
         ) from None
@@ -117,6 +118,15 @@ def _read(path: Path, place: str) -> bytes:
             where=place,
             remedy="Check the path and the permissions of the file",
         ) from error
+
+
+def _check_has_no_nul(path: Path, place: str) -> None:
+    if "\0" in str(path):
+        raise ModelError(
+            "The path has a NUL character, which no file name can have",
+            where=place,
+            remedy="Check the spelling of the path",
+        )
 
 
 def _parse(data: bytes, place: str) -> onnx.ModelProto:
@@ -202,12 +212,7 @@ def save(proto: onnx.ModelProto, path: str | Path, *, base_dir: str = "") -> Non
 
 def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
     place = f"output '{target}'"
-    if "\0" in str(target):
-        raise ModelError(
-            "The path has a NUL character, which no file name can have",
-            where=place,
-            remedy="Write to another file",
-        )
+    _check_has_no_nul(target, place)
     if target.is_dir():
         raise ModelError("The output is a folder", where=place, remedy="Name a file in it")
     if not target.parent.is_dir():

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.rule import Match
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.graph.ir import Tensor, optional
 
 HALF = frozenset({TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -22,17 +23,17 @@ def need_type(m: Match, tensor: Tensor) -> int:
 
 
 def need_float(m: Match, tensor: Tensor) -> int:
-    """Likewise, of floating point numbers."""
+    """The element type of a value. Raises Miss unless it is a floating point type."""
     dtype = need_type(m, tensor)
-    kinds = (TensorProto.FLOAT, TensorProto.DOUBLE, *HALF)
-    m.need(dtype in kinds, "{} does not consist of floating point numbers", tensor, at=tensor)
+    is_float = dtype in FLOAT_OR_DOUBLE | HALF
+    m.need(is_float, "{} does not consist of floating point numbers", tensor, at=tensor)
     return dtype
 
 
 def need_heads(m: Match, name: str = "num_heads") -> int:
     """The number of heads of an attention. Raises Miss unless it is positive."""
     count = int(m.node.attrs[name])
-    m.need(count > 0, "its attribute {} is {}", name, count)
+    m.need(count > 0, "its attribute {} is {}, not a positive number", name, count)
     return count
 
 

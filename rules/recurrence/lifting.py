@@ -326,7 +326,8 @@ class LoopInvariant:
 
 
 _MOST_FEATURES = 1 << 20
-"""Of a value with a form, which has a number for each: far more than recurrent cells have."""
+"""The most features of a lifted value. An affine form stores a number for each, and recurrent cells
+have far fewer."""
 
 
 def input_value(

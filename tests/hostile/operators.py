@@ -143,12 +143,17 @@ def _contrib() -> Iterator[Case]:
     model = _one("SkipLayerNormalization", [_X, (_FLOAT, []), (_FLOAT, [])], domain=_MS)
     yield _case("SkipLayerNormalization of scalars", model, REWRITE)
     yield _case("Gelu of integers", _one("Gelu", [(_INT64, ["N"])], domain=_MS), REWRITE)
-    for count in (0, 1, 40):
-        for op in ("FastGelu", "EmbedLayerNormalization", "MultiHeadAttention", "FusedGemm"):
-            model = _one(op, [_X] * count, domain=_MS)
-            is_whole = (op == "FastGelu" and count > 0) or (count == 40 and "Multi" not in op)
-            refusal = (0, ()) if is_whole else (2, ("lacks its",))
-            yield _case(f"{op} of {count} operands", model, REWRITE, *refusal)
+    for op, count, attribute_or_input in (
+        ("FastGelu", 0, "input 'X'"),
+        ("EmbedLayerNormalization", 1, "input 'word_embedding'"),
+        ("MultiHeadAttention", 40, "attribute 'num_heads'"),
+        ("FusedGemm", 1, "input 'B'"),
+    ):
+        model = _one(op, [_X] * count, domain=_MS)
+        words = (f"{op} lacks its {attribute_or_input}",)
+        yield _case(f"{op} of {count} operands", model, REWRITE, 2, words)
+    for op in ("FastGelu", "EmbedLayerNormalization", "FusedGemm"):
+        yield _case(f"{op} of 40 operands", _one(op, [_X] * 40, domain=_MS), REWRITE)
 
 
 # --- Attention -----------------------------------------------------------------------------------

@@ -183,6 +183,26 @@ def test_captured_sizes_are_those_of_the_version(load: Load, sizes: tuple[int, i
         model.check(np.int64(count), *(values(size, 2) for size in sizes))
 
 
+def test_scan_outputs_of_known_sizes(load: Load) -> None:
+    """The shape of all rows is known before the loop, which is a function without branches then."""
+    model = load("""
+    g (int64 m, float[b1] x, float[b2] z) => (float[p] y, float[k] rows, int64[k, 1] counts) {
+        y, rows, counts = Loop (m, , z) <
+            body = step (int64 i, bool c, float[u] s)
+                => (bool c2, float[v] s2, float row, int64[1] count) {
+                s2 = Sub(s, x)
+                row = ReduceSum <keepdims = 0> (s2)
+                count = Shape(s)
+                c2 = Identity(c)
+            }
+        >
+    }""")
+    assert is_versioned(model)
+    for first, second in ((3, 3), (1, 3), (1, 1)):
+        for trips in (0, 1, 4):
+            model.check(np.int64(trips), values(first), values(second))
+
+
 def nested(depth: int) -> str:
     """Loops in each other, which all add an input with a batch of its own."""
     inputs = ", ".join(f"float[b{level}, 2] x{level}" for level in range(depth))
