@@ -10,6 +10,7 @@ import difflib
 from collections.abc import Iterator
 
 import onnx
+import onnxruntime
 from onnx import AttributeProto, TensorProto
 
 from ..errors import ModelError
@@ -29,6 +30,10 @@ from .body_arity import check_bodies
 from .typecheck import TypeCheck
 
 _EXPORT_AGAIN = "Export the model again"
+_OTHER_RUNTIME = (
+    f"{_EXPORT_AGAIN}, or install the onnxruntime that it was exported for: "
+    f"this one is {onnxruntime.__version__}"
+)
 
 
 def check_header(proto: onnx.ModelProto) -> None:
@@ -120,7 +125,7 @@ class _Check:
                 of_runtime = runtime_operator(node.op, node.domain)
                 if of_runtime is not None:
                     # Later versions of onnxruntime add inputs and attributes to its operators.
-                    _check_required(node, of_runtime, path)
+                    _check_required(node, of_runtime, path, remedy=_OTHER_RUNTIME)
             if found is not None and not node.domain:
                 check_bodies(node, self._opsets[""], path)
             self._types.enter(node, self._opsets[node.domain], path)
@@ -177,7 +182,7 @@ def _names(domain: str) -> Iterator[str]:
     return (name for found, name in runtime_operators() if found == domain)
 
 
-def _check_required(node: ir.Node, found: Operator, path: str) -> None:
+def _check_required(node: ir.Node, found: Operator, path: str, remedy: str = _EXPORT_AGAIN) -> None:
     """Checks that what the operator requires is there, and the types of attributes."""
     given = [bool(tensor.name) for tensor in node.inputs]
     for index, formal in enumerate(found.inputs):
@@ -185,7 +190,7 @@ def _check_required(node: ir.Node, found: Operator, path: str) -> None:
             raise ModelError(
                 f"{node.op} lacks its input '{formal.name}' (number {index + 1})",
                 where=within(node_label(node), path),
-                remedy=_EXPORT_AGAIN,
+                remedy=remedy,
             )
     attributes = _attributes(node)
     for name in found.required_attributes:
@@ -193,7 +198,7 @@ def _check_required(node: ir.Node, found: Operator, path: str) -> None:
             raise ModelError(
                 f"{node.op} lacks its attribute '{name}'",
                 where=within(node_label(node), path),
-                remedy=_EXPORT_AGAIN,
+                remedy=remedy,
             )
     for name, attribute in attributes.items():
         wanted = found.attributes.get(name, attribute.type)
@@ -203,7 +208,7 @@ def _check_required(node: ir.Node, found: Operator, path: str) -> None:
                 f"The attribute '{name}' of {node.op} is {kinds.Name(attribute.type)}, the "
                 f"operator takes {kinds.Name(wanted)}",
                 where=within(node_label(node), path),
-                remedy=_EXPORT_AGAIN,
+                remedy=remedy,
             )
 
 
@@ -255,9 +260,12 @@ def _check_permutation(node: ir.Node, path: str) -> None:
 
 def _check_element_type(node: ir.Node, path: str) -> None:
     """Raises ModelError for a type of a result that ONNX does not have."""
-    for name in ("to", "dtype"):
+    for name in ("to", "dtype", "output_dtype"):
         kind = node.attrs.get(name)
-        if isinstance(kind, int) and kind not in TensorProto.DataType.values():
+        if not isinstance(kind, int):
+            continue
+        is_left_open = kind == TensorProto.UNDEFINED and name == "output_dtype"
+        if kind not in _ELEMENT_TYPES and not is_left_open:
             raise ModelError(
                 f"The attribute '{name}' of {node.op} is {kind}, which is no element type",
                 where=within(node_label(node), path),
@@ -265,31 +273,32 @@ def _check_element_type(node: ir.Node, path: str) -> None:
             )
 
 
+_ELEMENT_TYPES = frozenset(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def _check_recurrent_weights(node: ir.Node, path: str) -> None:
-    """Raises ModelError for constant weights of an LSTM, GRU or RNN of other shapes than
-    [directions, gates * hidden size, features].
-    """
-    if node.domain or node.op not in _GATES:
+    """Checks the shapes of constant weights of LSTM, GRU and RNN."""
+    gates = None if node.domain else _GATES.get(node.op)
+    if gates is None:
         return
-    for slot, name in ((1, "W"), (2, "R")):
-        weights = node.inputs[slot]
-        if not isinstance(weights, ir.Constant):
-            continue
-        shape = list(weights.shape or ())
-        is_matrix = len(shape) == 3
-        features = shape[2] if is_matrix and name == "R" else None
-        hidden = node.attrs.get("hidden_size", features)
-        if not is_matrix or (
-            hidden is not None
-            and (shape[1] != _GATES[node.op] * hidden or features not in (None, hidden))
-        ):
-            of_attribute = "" if hidden is None else f" and a hidden size of {hidden}"
+    directions = 2 if node.attrs.get("direction", "forward") == "bidirectional" else 1
+    w, r = ([*t.shape] if isinstance(t, ir.Constant) else None for t in node.inputs[1:3])
+    hidden = node.attrs.get("hidden_size", r[2] if r and len(r) == 3 else None)
+    of_gates: object = "gates * hidden size" if hidden is None else gates * hidden
+    for name, shape in (("W", w), ("R", r)):
+        size = hidden if name == "R" else None
+        wanted = [directions, of_gates, "features" if size is None else size]
+        if shape is not None and not _fits(shape, wanted):
             raise ModelError(
-                f"The weights {name} of {node.op} have shape {shape}{of_attribute}, the operator "
-                "needs [directions, gates * hidden size, features]",
+                f"The weights {name} of {node.op} have shape {shape}, where the operator needs "
+                f"[{', '.join(map(str, wanted))}]",
                 where=within(node_label(node), path),
                 remedy=_EXPORT_AGAIN,
             )
+
+
+def _fits(shape: list[int], wanted: list[object]) -> bool:
+    """Whether a shape has these sizes; a name stands for any size."""
+    pairs = zip(shape, wanted)
+    return len(shape) == len(wanted) and all(isinstance(w, str) or n == w for n, w in pairs)

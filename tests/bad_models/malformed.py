@@ -234,7 +234,7 @@ text(
     """g (float[T,B,2] x) => (float[T,1,B,3] y)
         <float[1,3,2] w = {1,2,3,4,5,6}, float[1,3,3] r = {1,2,3,4,5,6,7,8,9}> {
         [cell] y = RNN <hidden_size = 4> (x, w, r) }""",
-    "weights W of RNN have shape [1, 3, 2] and a hidden size of 4",
+    "weights W of RNN have shape [1, 3, 2], where the operator needs [1, 4, features]",
     "RNN 'cell'",
 )
 text(
@@ -242,8 +242,25 @@ text(
     """g (float[T,B,2] x) => (float[T,1,B,3] y)
         <float[1,3,2] w = {1,2,3,4,5,6}, float[1,3,2] r = {1,2,3,4,5,6}> {
         [cell] y = RNN <hidden_size = 3> (x, w, r) }""",
-    "weights R of RNN have shape [1, 3, 2]",
+    "weights R of RNN have shape [1, 3, 2], where the operator needs [1, 3, 3]",
     "RNN 'cell'",
+)
+text(
+    "weights of another number of gates",
+    """g (float[T,B,1] x, float[1,3,1] w) => (float[T,1,B,1] y) <float[1,4,1] r = {1,2,3,4}> {
+        [cell] y = GRU (x, w, r) }""",
+    "weights R of GRU have shape [1, 4, 1], where the operator needs [1, 3, 1]",
+)
+text(
+    "weights of another number of directions",
+    """g (float[T,B,1] x, float[2,4,1] r) => (float[T,2,B,1] y) <float[1,4,1] w = {1,2,3,4}> {
+        [cell] y = LSTM <direction = "bidirectional", hidden_size = 1> (x, w, r) }""",
+    "weights W of LSTM have shape [1, 4, 1], where the operator needs [2, 4, features]",
+)
+text(
+    "no element type",
+    "g (float[2,2] x) => (float[2,2] y) { [eye] y = EyeLike <dtype = 0> (x) }",
+    "'dtype' of EyeLike is 0, which is no element type",
 )
 text(
     "weights of another rank",
