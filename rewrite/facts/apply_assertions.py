@@ -35,7 +35,7 @@ def apply_assertions(model: Model, asserted: Assertions) -> Assertions:
     check_mask_names(root, asserted)
     given = _shapes_of_values(root, asserted.inputs)
     _check_shapes_agree(asserted.shapes, given)
-    dims = _resolved_dims(root, asserted, {**asserted.shapes, **given})
+    dims = _resolved_dims(root, asserted, given)
     asserted = replace(asserted, dims=dims)
     shapes = {name: _filled(root, name, asserted) for name in asserted.shapes}
     for name, value in asserted.inputs.items():
@@ -124,40 +124,50 @@ def _fits(declared: Shape, shape: tuple[int, ...]) -> bool:
     )
 
 
-def _resolved_dims(
-    root: Graph, asserted: Assertions, shapes: Mapping[str, Shape]
-) -> dict[str, int]:
-    """The asserted dims, and the numbers that shapes, asserted or declared, give to named dims."""
+def _resolved_dims(root: Graph, asserted: Assertions, given: Mapping[str, Shape]) -> dict[str, int]:
+    """The asserted dims, and the numbers that asserted shapes, declared ones and those of given
+    values give to named dims.
+    """
     dims = dict(asserted.dims)
     for tensor in root.inputs:
-        shape = shapes.get(tensor.name)
-        if shape is None:
+        named, of_value = asserted.shapes.get(tensor.name), given.get(tensor.name)
+        for shape in (named, of_value):
+            if shape is not None:
+                _resolve(dims, asserted, tensor, shape)
+        for name, size in zip(named or (), of_value or ()):
+            if isinstance(name, str) and isinstance(size, int):
+                _agree(dims, asserted, name, size, tensor)
+    return dims
+
+
+def _resolve(
+    dims: dict[str, int], asserted: Assertions, tensor: Variable | Constant, shape: Shape
+) -> None:
+    """Compares a shape of an input with the declared one, and sets the sizes of named dims."""
+    declared = _declared(tensor) if _has_shape(tensor) else (None,) * len(shape)
+    if len(declared) != len(shape):
+        raise AssumptionError(
+            f"Input '{tensor.name}' has rank {len(declared)}, not {len(shape)}",
+            remedy=f"It is declared as {list(declared)}",
+        )
+    for old, new in zip(declared, shape):
+        if isinstance(new, str) and isinstance(old, int):
+            # A name along an axis of known size has that size wherever else it is asserted.
+            _agree(dims, asserted, new, old, tensor)
+        if not isinstance(new, int):
             continue
-        declared = _declared(tensor) if _has_shape(tensor) else (None,) * len(shape)
-        if len(declared) != len(shape):
+        if new < 0:
             raise AssumptionError(
-                f"Input '{tensor.name}' has rank {len(declared)}, not {len(shape)}",
+                f"The shape of input '{tensor.name}' has a negative dim {new}",
+                remedy="Leave a dim open by name or with '?'",
+            )
+        if isinstance(old, int) and old != new:
+            raise AssumptionError(
+                f"Input '{tensor.name}' has a dim {old} that cannot be {new}",
                 remedy=f"It is declared as {list(declared)}",
             )
-        for old, new in zip(declared, shape):
-            if isinstance(new, str) and isinstance(old, int):
-                # A name along an axis of known size has that size wherever else it is asserted.
-                _agree(dims, asserted, new, old, tensor)
-            if not isinstance(new, int):
-                continue
-            if new < 0:
-                raise AssumptionError(
-                    f"The shape of input '{tensor.name}' has a negative dim {new}",
-                    remedy="Leave a dim open by name or with '?'",
-                )
-            if isinstance(old, int) and old != new:
-                raise AssumptionError(
-                    f"Input '{tensor.name}' has a dim {old} that cannot be {new}",
-                    remedy=f"It is declared as {list(declared)}",
-                )
-            if isinstance(old, str):
-                _agree(dims, asserted, old, new, tensor)
-    return dims
+        if isinstance(old, str):
+            _agree(dims, asserted, old, new, tensor)
 
 
 def _agree(

@@ -19,7 +19,7 @@ from .comparison import TARGETS, check, weight, with_weights
 RULES: dict[str, Any] = {"one tap": Pointwise, "planes": ChannelPanels}
 SIZES = [
     {"b": b, "h": h, "w": w}
-    for b, h, w in ((1, 7, 7), (0, 8, 8), (2, 5, 9), (1, 41, 33), (1, 90, 5))
+    for b, h, w in ((1, 7, 7), (0, 8, 8), (2, 5, 9), (1, 41, 33), (1, 90, 5), (1, 1, 20))
 ]
 ONE_TAP = {
     "whole panels": (64, 48),
@@ -33,8 +33,8 @@ PLANES: dict[str, tuple[str, tuple[int, ...]]] = {
     "dilated": ("pads = [2, 3, 1, 3], dilations = [2, 3]", (64, 44, 2, 3)),
     "one tap, strided": ("strides = [2, 3]", (31, 256, 1, 1)),
     "groups": ("group = 2, pads = [1, 1, 2, 2], strides = [1, 2]", (60, 22, 3, 4)),
-    "few channels": ("pads = [4, 4, 4, 4], strides = [2, 2]", (32, 4, 9, 9)),
     "far apart": ("pads = [9, 9, 9, 9], dilations = [9, 9]", (32, 24, 3, 3)),
+    "few channels": ("pads = [4, 4, 4, 4], strides = [2, 2]", (32, 4, 9, 9)),
     "far apart, strided": (
         "pads = [12, 0, 20, 31], dilations = [8, 11], strides = [3, 2]",
         (48, 40, 4, 3),

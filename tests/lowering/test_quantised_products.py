@@ -11,7 +11,7 @@ from onnx import numpy_helper
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.quantised_products import MultiplyIntegers
-from looplift.lowering.scheduling.pipeline import lower_to_kernels
+from looplift.lowering.scheduling.pipeline import RULES, lower_to_kernels
 from looplift.testing import assert_fires, assert_spares, near_misses
 
 from ..equivalence import ops
@@ -132,3 +132,18 @@ def test_what_follows_a_convolution_is_computed_where_it_is_stored() -> None:
         assert got.shape == want.shape
         # onnxruntime rounds once, with the quotient of the scales.
         assert np.abs(got.astype(int) - want.astype(int)).max() <= 1
+
+
+def test_a_mask_after_a_convolution_is_a_kernel_of_its_own() -> None:
+    """There is no schedule rule for a convolution that ends in truth values."""
+    text = """g (float[B, 8, H, W] x) => (float[B, 16, P, Q] y) <float low = {0}, float none = {0}> {
+        e = Conv<strides = [2, 2]>(x, w) m = Greater(e, low) y = Where(m, e, none) }"""
+    model = parse(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    weights = np.random.default_rng(0).standard_normal((16, 8, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    with as_target("native") as target:
+        kernels = lower_to_kernels(looplift.from_onnx(model))
+        convolutions = [f for v, f in kernels.functions_items() if "conv2d" in v.name_hint]
+        assert len(convolutions) == 1
+        rules = [rule.apply(convolutions[0], target, False) for rule in RULES]
+    assert any(schedule is not None for schedule in rules)

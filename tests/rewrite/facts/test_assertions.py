@@ -250,6 +250,16 @@ class TestShapes:
         with pytest.raises(AssumptionError, match="'C' cannot be 3"):
             rewrite(parse(TEXT, 21, 10), shapes={"x": ["C", "C"], "z": [4]}, dims=["C>=4"])
 
+    def test_a_name_has_the_size_of_a_value(self) -> None:
+        text = """g (float[N] z, float[M,K] w, float[A,B] q) => (float[N] y, float[A,B] p) {
+            s = ReduceSum<keepdims = 0>(w) y = Mul(z, s) p = Neg(q) }"""
+        inputs = {"w": np.zeros((5, 2), np.float32)}
+        shapes: Any = {"q": ["b", "B"], "w": ["b", "K"]}
+        result = rewrite(parse(text, 21, 10), shapes=shapes, inputs=inputs)
+        assert _dims(result.model)["q"] == [5, "B"]
+        with pytest.raises(AssumptionError, match="'b' cannot be 5"):
+            rewrite(parse(text, 21, 10), shapes=shapes, inputs=inputs, dims={"b": 4})
+
 
 class TestDimNames:
     def test_unknown_name(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from onnx import parser
 
 from looplift.rewrite.errors import ModelError
 from looplift.rewrite.storage.files import load
 from looplift.rewrite.storage.model import import_model
-from looplift.rewrite.storage.validate import check_runtime
+from looplift.rewrite.storage.validate import check_graph, check_runtime
 
 from ...bad_models import CASES, BadModel
 
@@ -36,3 +37,13 @@ def test_is_rejected(case: BadModel, tmp_path: Path) -> None:
 def test_cases_have_unique_names() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names) >= 40
+
+
+def test_a_function_may_have_the_name_of_an_operator_of_onnxruntime() -> None:
+    """Its own inputs count, not those of the operator."""
+    model = parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[N] x) => (float[N] y) { y = com.microsoft.MultiHeadAttention (x) }
+        <domain: "com.microsoft", opset_import: ["" : 17]>
+        MultiHeadAttention (a) => (b) { b = Neg (a) }""")
+    check_graph(import_model(model).graph, model)

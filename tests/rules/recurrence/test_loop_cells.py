@@ -195,3 +195,11 @@ def test_a_batch_of_size_zero() -> None:
             if dim.dim_param == "B":
                 dim.dim_value = 0
     assert "has no elements" in reason_of(FuseRecurrence, model)
+
+
+def test_a_value_of_too_many_features_is_declined() -> None:
+    """Its affine form would have a number for each of them; of 2^33, there is not the memory."""
+    text = """g (float[T,8589934592] x, float[8589934592] h0) => (float[8589934592] y) {
+        y = Scan <num_scan_inputs = 1, body = step (float[8589934592] h, float[8589934592] part)
+            => (float[8589934592] t) { s = Add(h, part) t = Tanh(s) }> (h0, x) }"""
+    assert "no carried value" in reason_of(FuseRecurrence, parse(text, opset=21))
