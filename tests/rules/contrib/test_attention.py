@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import parser
 
 from looplift.rewrite.engine.rule import Rule, fixture
 from looplift.rules.contrib.attention import DecomposeAttention, DecomposeMultiHeadAttention
 
 from ...equivalence import run_rules
+from ..reasons import reason_of
 from .contrib_models import Arrays, assert_decomposed, assert_kept, floats, one_node
 
 BATCH, QUERIES, KEYS, HEADS = 2, 3, 5, 2
@@ -220,3 +222,19 @@ def test_scores_that_are_far_apart() -> None:
     feed: Arrays = {"q": np.full((1, 3, 1), 200, np.float32), "k": large, "v": floats(1, 3, 1)}
     model = one_node("MultiHeadAttention", feed, symbolic=False, num_heads=1, unidirectional=1)
     assert_decomposed(model, feed)
+
+
+@pytest.mark.parametrize(
+    ("words", "operands", "heads"),
+    [
+        ("its attribute num_heads is 0, not a positive number", "float[B,S,8] x", 0),
+        ("its attribute num_heads is -2, not a positive number", "float[B,S,8] x", -2),
+        ("does not consist of floating point numbers", "int32[B,S,8] x", 2),
+    ],
+)
+def test_what_onnxruntime_refuses_is_declined(words: str, operands: str, heads: int) -> None:
+    kind = operands.split("[")[0]
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g ({operands}) => ({kind}[B,S,8] y) {{
+            y = com.microsoft.MultiHeadAttention <num_heads = {heads}> (x, x, x) }}""")
+    assert words in reason_of(DecomposeMultiHeadAttention, model)
