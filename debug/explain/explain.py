@@ -130,7 +130,7 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
         asked_numbers=observer.asked_numbers,
         rule=rule if by_rule else "",
         rule_notes=[] if kind is None or rivals is None else [
-            *(tried_elsewhere(kind, [each for each, why in found if not why]) if node else ()),
+            *tried_elsewhere(kind, [each for each, why in found if not why]),
             *rivals.notes(observer.asked),
         ],
     )  # fmt: skip
@@ -149,8 +149,10 @@ def _rule(request: Request, name: str) -> type[Rule] | None:
     """The rule of this name; None for an empty name."""
     kinds = {kind.name(): kind for phase in request.phases for kind in phase.rules}
     if name and name not in kinds:
+        near = difflib.get_close_matches(name, kinds, 1)
+        meant = f"Perhaps {near[0]} is meant; " if near else ""
         raise AssumptionError(
-            f"There is no rule '{name}'", where="--rule", remedy="See: looplift rules"
+            f"There is no rule '{name}'", where="--rule", remedy=f"{meant}see: looplift rules"
         )
     return kinds.get(name)
 

@@ -111,6 +111,8 @@ class TestReasons:
             explain(given, node="x")
 
     def test_rules_that_are_not_there(self) -> None:
+        with pytest.raises(AssumptionError, match="Perhaps FuseRecurrence is meant"):
+            explain(Request.of(model()), rule="FuseRecurence")
         with pytest.raises(AssumptionError, match="no rule 'Nonsense'"):
             explain(Request.of(model()), rule="Nonsense")
 

@@ -63,6 +63,15 @@ class TestRulesThatComeFirst:
         found = explain(self.request(), "k", "Stops")
         assert found.rule_notes[0] == "Stops is tried at Loop, not at Add"
 
+    def test_a_node_that_remains_and_is_no_root(self) -> None:
+        """Nothing would be said of the If otherwise."""
+        model = fixture("""g (bool c, float[N,N] x) => (float[N,N] y) {
+            y = If (c) <then_branch = t () => (float[N,N] a) { a = MatMul(x, x) },
+                        else_branch = e () => (float[N,N] b) { b = Softmax(x) }> }""")
+        found = explain(Request.of(model), rule="LoopToScan")
+        assert [node.op for node in found.remaining] == ["If"]
+        assert found.rule_notes == ["LoopToScan is tried at Loop, not at If"]
+
     def test_a_rule_of_looplift(self) -> None:
         """The note has no remedy: a user does not reorder the rules of looplift."""
         name = "InductionVariableFromIteration"
