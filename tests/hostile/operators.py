@@ -339,10 +339,6 @@ def _unfitting() -> Iterator[Case]:
     constant = model.graph.input.pop()
     model.graph.initializer.append(helper.make_tensor(constant.name, _INT64, [2], [0, 0]))
     yield _case("an axis that is given twice", model, VERIFIED, 2)
-    huge = """g (int64 n, float[1, 8589934592] h) => (float[1, 8589934592] y) {
-        y = Loop (n, , h) <body = step (int64 i, bool c, float[1, 8589934592] s)
-            => (bool c2, float[1, 8589934592] t) { t = Tanh (s) c2 = Identity (c) }> }"""
-    yield _case("a carried value of 32 GiB", model_of(huge), REWRITE)
 
 
 def _damaged() -> Iterator[Case]:

@@ -109,3 +109,10 @@ def stock() -> Callable[..., Imported]:
         return Imported(parse(model), pipeline="default", **options)
 
     return load
+
+
+@pytest.fixture(params=["imported", "stock"])
+def load(request: pytest.FixtureRequest) -> Callable[..., Imported]:
+    """Each of the two above in turn."""
+    chosen: Callable[..., Imported] = request.getfixturevalue(request.param)
+    return chosen

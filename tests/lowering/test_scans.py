@@ -11,12 +11,6 @@ import pytest
 Load = Callable[..., Any]
 
 
-@pytest.fixture(params=["imported", "stock"])
-def load(request: pytest.FixtureRequest) -> Load:
-    chosen: Load = request.getfixturevalue(request.param)
-    return chosen
-
-
 def values(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
