@@ -297,7 +297,8 @@ class _Loop:
         for pair in scope.broadcasts.pairs:
             known = [closure.outer_type(symbol) for symbol in pair]
             outer = tuple(map(self._outer.outer_type, known))
-            if self._symbols.issuperset(known) and all(map(is_prim_var, outer)):
+            are_symbols = self._symbols.issuperset(known) and all(map(is_prim_var, outer))
+            if are_symbols and not outer[0].same_as(outer[1]):
                 self.broadcast_pairs.append(outer)
 
     @staticmethod
