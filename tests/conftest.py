@@ -5,6 +5,7 @@ A test that needs a folder that is missing is skipped.
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -12,6 +13,9 @@ import pytest
 
 # TVM binds its threads to the first cores, which the processes that run tests would share.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+# Models and modules are many objects in few cycles: most collections would find nothing.
+gc.set_threshold(100_000, 20, 20)
 
 _COLLECTIONS = Path(__file__).parents[2] / "shared"
 
