@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
+import onnxruntime
 from tvm import relax
 
 from ..rewrite.errors import UnsupportedError
 from ..rewrite.facts.facts import Facts
 from ..rewrite.graph.ir import Node, Tensor, optional
-from ..rewrite.graph.operators import newest_known, operator
+from ..rewrite.graph.operators import (
+    STANDARD_DOMAINS,
+    newest_known,
+    operator,
+    runtime_operator,
+)
 from .attributes import attributes
 from .bodies import Body, Step, place
 from .constants import array, constant
@@ -30,6 +36,7 @@ from .values import (
     Received,
     Sizes,
     Value,
+    as_int,
     as_tensor,
     is_prim,
     is_sequence,
@@ -150,6 +157,7 @@ class Emitter:
         assert converter is not None, "the model was searched for unknown operators beforehand"
         try:
             _need_required_inputs(node, self.opset)
+            _need_known_attributes(node)
             _need_tensors(node, frame)
             inputs = InputList(
                 [self._input(scope, frame, t, converter.accepts) for t in node.inputs]
@@ -219,6 +227,8 @@ class Emitter:
         missing = [t.name for t in node.outputs[len(values) :] if t in frame.body.last_use]
         if missing:
             raise UnsupportedError(f"its converter does not give the output {missing[0]!r}")
+        for value in values:
+            _need_positions(value)
         return values
 
 
@@ -242,6 +252,35 @@ def _need_required_inputs(node: Node, opset: int) -> None:
     for slot, formal in enumerate(found.inputs if found is not None else ()):
         if formal.required and optional(node.inputs, slot) is None:
             raise UnsupportedError(f"it lacks its input {formal.name!r}")
+
+
+def _need_known_attributes(node: Node) -> None:
+    """Raises UnsupportedError for an attribute that onnxruntime's operator does not have.
+
+    It may belong to a later version, whose results it would change.
+    """
+    if node.domain in STANDARD_DOMAINS:
+        return
+    found = runtime_operator(node.op, node.domain)
+    for name in attributes(node):
+        if found is not None and name not in found.attributes:
+            raise UnsupportedError(
+                f"it has an attribute {name!r} that onnxruntime {onnxruntime.__version__} does not "
+                "know"
+            )
+
+
+def _need_positions(value: Value) -> None:
+    """Raises UnsupportedError for a tensor of a negative size, as a window that is larger than its
+    input gives it.
+    """
+    shape = getattr(value.ty, "shape", None)
+    for axis, size in enumerate(shape.values if isinstance(shape, relax.ShapeExpr) else ()):
+        number = as_int(size)
+        if number is not None and number < 0:
+            raise UnsupportedError(
+                f"its input is too small: the result would have the size {number} along axis {axis}"
+            )
 
 
 def _need_tensors(node: Node, frame: Frame) -> None:

@@ -62,12 +62,16 @@ def constant_of_shape(ctx: ConverterContext) -> Value:
     return broadcast_to(ctx.bb, fill, sizes_of(ctx.bb, shape))
 
 
-@converts("Range", accepts=Accepts.SCALARS | Accepts.NARROW_SIZES)
+@converts("Range", "com.microsoft::Range", accepts=Accepts.SCALARS | Accepts.NARROW_SIZES)
 def create_range(ctx: ConverterContext) -> Value:
     """Range, see https://onnx.ai/onnx/operators/onnx__Range.html.
 
-    The length of a range between sizes is an expression over them, not a new symbol.
+    The length of a range between sizes is an expression over them, not a new symbol. The operator
+    of com.microsoft counts in steps of 1 where none is given.
     """
+    if len(ctx.inputs) == 2:
+        one = relax.const(1, str(ctx.tensor(0).ty.dtype))
+        ctx = ctx.derive(inputs=[*ctx.inputs, one])
     operands = read_symbolic(ctx.inputs)
     if not operands or operands[0].dtype != "int64":
         tensors = ctx.tensors()

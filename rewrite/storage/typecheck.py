@@ -100,7 +100,7 @@ class TypeCheck:
                 raise ModelError(
                     f"{node.op} does not take {known} as its input '{formal.name}'",
                     where=within(f"{node_label(node)}, value '{tensor.name}'", path),
-                    remedy=f"It takes {_listing(formal.allowed)}: insert a Cast",
+                    remedy=f"It takes {listing(formal.allowed)}: insert a Cast",
                 )
             if formal.homogeneous and bound.setdefault(formal.type_name, known) != known:
                 raise ModelError(
@@ -143,7 +143,8 @@ def _compare(known: str, declared: str, label: str, path: str, verb: str) -> Non
     )
 
 
-def _listing(types: frozenset[str]) -> str:
+def listing(types: frozenset[str]) -> str:
+    """The first types of a set, for a message."""
     shown = sorted(types)
     return ", ".join(shown[:8]) + (" …" if len(shown) > 8 else "")
 
@@ -170,18 +171,18 @@ def type_name(declared: onnx.TypeProto) -> str:
         if not element:
             return ""
         prefix = "tensor" if kind == "tensor_type" else "sparse_tensor"
-        return f"{prefix}({_element_name(element)})"
+        return f"{prefix}({element_name(element)})"
     if kind in ("sequence_type", "optional_type"):
         inner = type_name(getattr(declared, kind).elem_type)
         return f"{'seq' if kind == 'sequence_type' else 'optional'}({inner})" if inner else ""
     if kind == "map_type":
         inner = type_name(declared.map_type.value_type)
-        key = _element_name(declared.map_type.key_type)
+        key = element_name(declared.map_type.key_type)
         return f"map({key}, {inner})" if inner else ""
     return ""
 
 
-def _element_name(element: int) -> str:
+def element_name(element: int) -> str:
     """The name of an element type; raises ModelError for one that onnx does not know."""
     try:
         return str(TensorProto.DataType.Name(element)).lower()

@@ -27,9 +27,10 @@ from ..graph.operators import (
 )
 from . import limits
 from .body_arity import check_bodies
-from .typecheck import TypeCheck
+from .typecheck import TypeCheck, element_name, listing
 
 _EXPORT_AGAIN = "Export the model again"
+_RIGHT_OPSET = f"{_EXPORT_AGAIN}, or check that the opset is the one it was exported for"
 _OTHER_RUNTIME = (
     f"{_EXPORT_AGAIN}, or install the onnxruntime that it was exported for: "
     f"this one is {onnxruntime.__version__}"
@@ -119,13 +120,15 @@ class _Check:
                 _check_counts(node, found, path)
                 _check_attribute_names(node, found, path)
                 _check_permutation(node, path)
-                _check_element_type(node, path)
+                _check_element_type(node, found, path)
                 _check_recurrent_weights(node, path)
             elif (node.domain, node.op) not in self._functions:
                 of_runtime = runtime_operator(node.op, node.domain)
                 if of_runtime is not None:
-                    # Later versions of onnxruntime add inputs and attributes to its operators.
+                    # Other versions of onnxruntime may have other inputs and attributes.
                     _check_required(node, of_runtime, path, remedy=_OTHER_RUNTIME)
+                    _check_counts(node, of_runtime, path, remedy=_OTHER_RUNTIME)
+                    _check_attribute_names(node, of_runtime, path, remedy=_OTHER_RUNTIME)
             if found is not None and not node.domain:
                 check_bodies(node, self._opsets[""], path)
             self._types.enter(node, self._opsets[node.domain], path)
@@ -217,30 +220,30 @@ def _attributes(node: ir.Node) -> dict[str, AttributeProto]:
     return {a.name: a for a in node.origin.attribute} if node.origin is not None else {}
 
 
-def _check_counts(node: ir.Node, found: Operator, path: str) -> None:
-    inputs, outputs = len(node.inputs), len(node.outputs)
-    _check_count(node, "inputs", inputs, found.min_inputs, found.max_inputs, path)
-    _check_count(node, "outputs", outputs, found.min_outputs, found.max_outputs, path)
+def _check_counts(node: ir.Node, found: Operator, path: str, remedy: str = _RIGHT_OPSET) -> None:
+    counts = {
+        "inputs": (len(node.inputs), found.min_inputs, found.max_inputs),
+        "outputs": (len(node.outputs), found.min_outputs, found.max_outputs),
+    }
+    for what, (count, low, high) in counts.items():
+        if not low <= count <= high:
+            wanted = f"at least {low}" if count < low else f"at most {high}"
+            raise ModelError(
+                f"{node.op} has {count} {what}, the operator has {wanted}",
+                where=within(node_label(node), path),
+                remedy=remedy,
+            )
 
 
-def _check_count(node: ir.Node, what: str, count: int, low: int, high: int, path: str) -> None:
-    if low <= count <= high:
-        return
-    wanted = f"at least {low}" if count < low else f"at most {high}"
-    raise ModelError(
-        f"{node.op} has {count} {what}, the operator has {wanted}",
-        where=within(node_label(node), path),
-        remedy=f"{_EXPORT_AGAIN}, or check that the opset is the one it was exported for",
-    )
-
-
-def _check_attribute_names(node: ir.Node, found: Operator, path: str) -> None:
+def _check_attribute_names(
+    node: ir.Node, found: Operator, path: str, remedy: str = _RIGHT_OPSET
+) -> None:
     for name in _attributes(node):
         if name not in found.attributes:
             raise ModelError(
                 f"{node.op} has an attribute '{name}' that the operator does not have",
                 where=within(node_label(node), path),
-                remedy=f"{_EXPORT_AGAIN}, or check that the opset is the one it was exported for",
+                remedy=remedy,
             )
 
 
@@ -258,8 +261,8 @@ def _check_permutation(node: ir.Node, path: str) -> None:
         )
 
 
-def _check_element_type(node: ir.Node, path: str) -> None:
-    """Raises ModelError for a type of a result that ONNX does not have."""
+def _check_element_type(node: ir.Node, found: Operator, path: str) -> None:
+    """Raises ModelError for a type of a result that ONNX or the operator does not have."""
     for name in ("to", "dtype", "output_dtype"):
         kind = node.attrs.get(name)
         if not isinstance(kind, int):
@@ -270,6 +273,14 @@ def _check_element_type(node: ir.Node, path: str) -> None:
                 f"The attribute '{name}' of {node.op} is {kind}, which is no element type",
                 where=within(node_label(node), path),
                 remedy=_EXPORT_AGAIN,
+            )
+        given, allowed = f"tensor({element_name(kind)})", found.outputs[0].allowed
+        if not is_left_open and not allowed & {given, f"seq({given})"}:
+            raise ModelError(
+                f"The attribute '{name}' of {node.op} is {kind}, so that its result would be "
+                f"{given}, which the operator does not give in this opset",
+                where=within(node_label(node), path),
+                remedy=f"It gives {listing(allowed)}; later opsets may have more types",
             )
 
 

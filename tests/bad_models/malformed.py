@@ -263,6 +263,19 @@ text(
     "'dtype' of EyeLike is 0, which is no element type",
 )
 text(
+    "an element type that came later",
+    """<ir_version: 8, opset_import: ["" : 13]>
+    g (float[2] x) => (float[2] y) { [cast] c = Cast <to = 17> (x) y = Cast <to = 1> (c) }""",
+    "its result would be tensor(float8e4m3fn), which the operator does not give in this opset",
+    "Cast 'cast'",
+)
+text(
+    "an element type that the operator never gives",
+    "g (float[2,2] x) => (bool[2,2] y) { [random] y = RandomNormalLike <dtype = 9> (x) }",
+    "its result would be tensor(bool)",
+    "RandomNormalLike 'random'",
+)
+text(
     "weights of another rank",
     """g (float[T,B,1] x, float[1,1,1] r) => (float[T,1,B,1] y) <float[4] w = {1,2,3,4}> {
         [cell] y = LSTM (x, w, r) }""",
@@ -290,6 +303,21 @@ text(
     g (float[2,2] x) => (float[2,2] y) { [gemm] y = com.microsoft.FusedGemm <alpha = "x"> (x, x) }""",
     "'alpha' of FusedGemm is STRING",
     "takes FLOAT",
+)
+text(
+    "an operator of onnxruntime with an attribute that it does not have",
+    """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[2] x) => (float[2] y) { [gelu] y = com.microsoft.Gelu <steep = 3> (x) }""",
+    "Gelu has an attribute 'steep'",
+    "Gelu 'gelu'",
+    "install the onnxruntime",
+)
+text(
+    "an operator of onnxruntime with too many inputs",
+    """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[2] x) => (float[2] y) { [gelu] y = com.microsoft.Gelu (x, x) }""",
+    "Gelu has 2 inputs, the operator has at most 1",
+    "Gelu 'gelu'",
 )
 
 # Control flow.

@@ -153,7 +153,8 @@ def _contrib() -> Iterator[Case]:
         words = (f"{op} lacks its {attribute_or_input}",)
         yield _case(f"{op} of {count} operands", model, REWRITE, 2, words)
     for op in ("FastGelu", "EmbedLayerNormalization", "FusedGemm"):
-        yield _case(f"{op} of 40 operands", _one(op, [_X] * 40, domain=_MS), REWRITE)
+        words = (f"{op} has 40 inputs",)
+        yield _case(f"{op} of 40 operands", _one(op, [_X] * 40, domain=_MS), REWRITE, 2, words)
 
 
 # --- Attention -----------------------------------------------------------------------------------

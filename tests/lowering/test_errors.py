@@ -56,6 +56,16 @@ def test_many_nodes_of_one_operator_are_counted() -> None:
     assert "a9" not in error.what
 
 
+def test_an_attribute_that_onnxruntime_does_not_have() -> None:
+    error = refusal("""
+    g (uint8[4] a, uint8[4] b) => (uint8[4] y)
+        <float s = {0.5}, uint8 z = {3}> {
+        [sum] y = com.microsoft.QLinearAdd <mode = 2> (a, s, z, b, s, z, s, z)
+    }""")
+    assert "it has an attribute 'mode' that onnxruntime" in error.what
+    assert "'sum'" in error.where
+
+
 def test_a_domain_is_part_of_the_name_of_an_operator() -> None:
     error = refusal("g (float[2] x) => (float[2] y) { y = my.domain.Relu (x) }")
     assert "Relu of my.domain" in error.what

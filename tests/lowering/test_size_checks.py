@@ -10,6 +10,7 @@ import pytest
 import tvm
 
 import looplift
+from looplift.rewrite.errors import UnsupportedError
 
 from ..samples import one_of
 from .comparison import weight, with_weights
@@ -43,6 +44,24 @@ def test_a_window_larger_than_its_input(name: str) -> None:
             _run(machine, 1, 3, height)
         assert str(raised.value).endswith(size)
     assert _run(machine, 1, 3, 40).shape[2] > 0
+
+
+@pytest.mark.parametrize(
+    ("node", "size"),
+    [
+        ("Conv (x, f)", -2),
+        ("MaxPool <kernel_shape = [5]> (x)", -2),
+        ("ConvTranspose <pads = [4, 4]> (x, f)", -2),
+    ],
+)
+def test_a_window_that_is_always_larger_than_its_input(node: str, size: int) -> None:
+    model = with_weights(
+        f"m (float[b, 3, 2] x) => (y) {{ [windows] y = {node} }}", {"f": weight(3, 3, 5)}
+    )
+    wanted = f"input is too small: the result would have the size {size} along axis 2"
+    with pytest.raises(UnsupportedError, match=wanted) as raised:
+        looplift.from_onnx(model)
+    assert "'windows'" in raised.value.where
 
 
 def test_a_window_after_another() -> None:

@@ -120,6 +120,15 @@ def test_mel_weight_matrix(imported: Load) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float"])
+def test_a_range_without_a_step(imported: Load, dtype: str) -> None:
+    model = imported(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g ({dtype} a, {dtype} b) => ({dtype}[n] y) {{ y = com.microsoft.Range (a, b) }}""")
+    kind = np.int64 if dtype == "int64" else np.float32
+    for first, limit in ((0, 9), (3, 4), (5, 5), (5, 2)):
+        model.check(np.array(first, kind), np.array(limit, kind))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float"])
 def test_a_range_with_a_step_of_0(imported: Load, dtype: str) -> None:
     model = imported(
         f"g ({dtype} a, {dtype} b, {dtype} s) => ({dtype}[n] y) {{ y = Range(a, b, s) }}"
