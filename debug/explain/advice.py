@@ -18,7 +18,7 @@ from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import MOST_AXES
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
-from ...rewrite.symbolic import Dim, Expr, symbols
+from ...rewrite.symbolic import Dim, Expr, single_symbol, symbols
 from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
 from ..command_options import mask_option
 from ..fact_text import is_named, value_text
@@ -44,6 +44,8 @@ class Remedy:
     name: str
     axis: int | None = None
     """The time axis of a mask."""
+    equal: str = ""
+    """Another dim, of the same size as the dim `name`."""
 
     def __str__(self) -> str:
         if self.option == "--prefix-mask":
@@ -197,6 +199,18 @@ def _dims_in(dim: Dim) -> list[Remedy]:
 def dim_remedies(values: tuple[object, ...]) -> list[Remedy]:
     """The named dims in the expressions among these values."""
     return [remedy for value in values if isinstance(value, Expr) for remedy in _dims_in(value)]
+
+
+def equal_dims(values: tuple[object, ...]) -> list[Remedy]:
+    """That two named dims are equal, if a reason is about two."""
+    names = list(dict.fromkeys(name for value in values if (name := name_of(value))))
+    return [Remedy("--shape", names[0], equal=names[1])] if len(names) == 2 else []
+
+
+def name_of(dim: object) -> str | None:
+    """The name of a dim of the file; None for numbers, other expressions and other values."""
+    symbol = single_symbol(dim) if isinstance(dim, Expr) and is_named(dim) else None
+    return None if symbol is None else symbol.name
 
 
 def _label(owner: Node) -> str:

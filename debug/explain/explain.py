@@ -141,7 +141,7 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
             decides = left.op == "If" and not first.unassertable
             words = words_for_if(engine.index, each) or first.reason
             left.recipe = recipe(words, first.remedies if decides else (), framework)
-            left.cost = cost(left.op)
+            left.cost = cost(left.op, request.options.engine)
     return explained
 
 

@@ -18,20 +18,12 @@ from ...rules.branches.decided_if import InlineDecidedIf
 from ...rules.branches.if_to_where import IfToWhere
 from ...rules.loops.sequence_accumulation import SequenceInsertToScanOutput
 from ...rules.recurrence import FuseRecurrence
+from ...rules.vectorization.after_loop import VectorizeAfterLoop
 from ..control_flow import NO_TRIP_LIMIT, ControlFlowReader
 from ..fact_text import value_text
-from .advice import Derivation, Remedy, dim_remedies, mask_remedies
+from .advice import Derivation, Remedy, dim_remedies, equal_dims, mask_remedies
 from .rule_effects import effect_of
 from .trials import candidates
-
-_LEADING: tuple[type[Rule], ...] = (
-    SequenceInsertToScanOutput,
-    InlineDecidedIf,
-    IfToWhere,
-    FuseRecurrence,
-)
-"""The rules whose reasons come first: they remove a whole If or recurrence. The first one is for
-loops that carry sequences."""
 
 
 @dataclass
@@ -96,14 +88,26 @@ class Reasons:
             found = [self._with_advice(node, reason) for reason in self._asked(node)]
         else:
             found = [*map(self._explained, self._asked(node)), *self._around(node)]
-        leading = _LEADING[1:] if node.op == "If" or not self._carries_sequence(node) else _LEADING
-        order = {rule.name(): position for position, rule in enumerate(leading)}
+        order = {rule.name(): position for position, rule in enumerate(self._leading(node))}
         found.sort(
             key=lambda each: (
                 order.get(each.rule, len(order)), not each.removes, -each.passed, -each.progress
             )
         )  # fmt: skip
         return found
+
+    def _leading(self, node: Node) -> tuple[type[Rule], ...]:
+        """The rules whose reasons come first at a node: they remove a whole If or recurrence."""
+        if node.domain or node.op not in CONTROL_FLOW:
+            return ()
+        if node.op == "If":
+            return (InlineDecidedIf, IfToWhere)
+        described = self._reader.described.get(node)
+        if described is not None and not described.carried:
+            return (VectorizeAfterLoop,)
+        if self._carries_sequence(node):
+            return (SequenceInsertToScanOutput, FuseRecurrence)
+        return (FuseRecurrence,)
 
     def candidates(self, node: Node) -> list[Assertions]:
         """The assertions that may help at a node; see `trials.candidates`."""
@@ -156,7 +160,7 @@ class Reasons:
         explained.remedies = list(dict.fromkeys(map(str, remedies)))
         if explained.removes:
             wanted = self._remedies.setdefault(node, {})
-            for remedy in remedies:
+            for remedy in remedies + equal_dims(reason.values):
                 wanted.setdefault(remedy, []).extend(limits)
         return explained
 

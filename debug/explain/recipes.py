@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from ...rewrite.engine.inference_engine import InferenceEngine
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, bodies
 from ...rewrite.graph.views import LoopView
@@ -203,8 +204,12 @@ def recipe(reason: str, decided_by: Collection[str], framework: str) -> str:
     return "" if found is None else found.text(framework)
 
 
-def cost(op: str) -> str:
-    """What a node costs if it stays."""
+def cost(op: str, engine: InferenceEngine) -> str:
+    """What a node costs if it stays; empty where that is not known of the engine."""
+    if op in engine.lacks:
+        return f"if it stays: {engine.name} does not run a {op}"
+    if engine.name not in ("", "onnxruntime", "tvm"):
+        return ""
     if op == "If":
         return "if it stays: onnxruntime and Relax run only the branch that is taken"
     return (

@@ -32,7 +32,7 @@ from ...rules.loops.trivial_trip_counts import (
 )
 from ...rules.loops.unrolling import UnrollShortLoop
 from ..command_options import settings_options
-from .advice import Remedy
+from .advice import Remedy, name_of
 
 MOST_TRIALS = 24
 """The most assertions tried for one model."""
@@ -216,7 +216,9 @@ def candidates(
     sizes: list[Assertions] = []
     for remedy, limits in wanted:
         near = _near(limits)
-        if remedy.option == "--dim":
+        if remedy.equal:
+            lower += _with_one_name(facts, remedy.name, remedy.equal)
+        elif remedy.option == "--dim":
             lower += [Assertions(minima={remedy.name: n}) for n in (1, *near) if n > 0]
             sizes += [Assertions(dims={remedy.name: n}) for n in (*near, 1) if n > 0]
         elif remedy.option == "--prefix-mask":
@@ -243,6 +245,20 @@ def _values(facts: Facts, name: str, near: Sequence[int]) -> Iterator[Assertions
     for number in (True, False) if is_truth else (*near, 0, 1):
         value = np.full([n for n in shape if isinstance(n, int)], number).astype(dtype)
         yield Assertions(inputs={name: value if shape else value.item()})
+
+
+def _with_one_name(facts: Facts, one: str, other: str) -> Iterator[Assertions]:
+    """The shapes of inputs with one name for two dims."""
+    inputs = {t.name: facts.shape(t) or () for t in facts.index.root.inputs}
+    shapes = {
+        name: tuple(d if isinstance(d, int) else name_of(d) for d in shape)
+        for name, shape in inputs.items()
+    }
+    for kept, replaced in ((one, other), (other, one)):
+        having = [name for name, shape in shapes.items() if replaced in shape]
+        if len(having) == 1:
+            shape = shapes[having[0]]
+            yield Assertions(shapes={having[0]: tuple(kept if d == replaced else d for d in shape)})
 
 
 def _shapes(facts: Facts, name: str) -> Iterator[Assertions]:

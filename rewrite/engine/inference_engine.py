@@ -19,6 +19,7 @@ from ..errors import LoopliftError
 from ..facts.facts import Facts
 from ..graph.index import Index
 from ..graph.ir import Node, bodies
+from ..symbolic import Dim
 from .edits import Edits
 from .miss import Refusal
 
@@ -183,7 +184,8 @@ class UnsupportedNodes:
         for node, reasons in after.items():
             new = Counter(reasons) - Counter(self._of(node)) - gone
             for reason in new:
-                raise Refusal("{} does not support {}", self._engine.name, reason, at=node)
+                sizes = _unknown_sizes(node, self._facts)
+                raise Refusal("{} does not support {}", self._engine.name, reason, *sizes, at=node)
             gone -= Counter(reasons) - Counter(self._of(node))
         self._refusals.update(after)
 
@@ -192,6 +194,12 @@ class UnsupportedNodes:
 
     def _refused(self, node: Node) -> tuple[str, ...]:
         return tuple(self._engine.refusals(node, self._facts))
+
+
+def _unknown_sizes(node: Node, facts: Facts) -> list[Dim]:
+    """The sizes of a node's first input that are no numbers, for advice on what to assert."""
+    shape = facts.shape(node.inputs[0]) if node.inputs else None
+    return [size for size in shape or () if not isinstance(size, int)]
 
 
 def _with_inner(node: Node) -> Iterator[Node]:
