@@ -154,7 +154,14 @@ def check(
                 seed=seed,
                 effort=EFFORT,
             )
-        except (ExecutionError, CannotGenerateInputs) as error:
+        except ExecutionError as error:
+            checked.reason = (
+                "the others are compared with the original on onnxruntime, which rejects it: "
+                f"{error}. Use the onnxruntime that it was exported for; `looplift rewrite "
+                "--no-verify` does without"
+            )
+            return checked
+        except CannotGenerateInputs as error:
             checked.reason = str(error)
             return checked
         others = _sessions(checked, result, source, settings, stack)

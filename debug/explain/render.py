@@ -96,8 +96,8 @@ def _add_reason(
 
 
 def render_summary(reasons: Sequence[CommonReason], title: str) -> list[RenderableType]:
-    """A table of the most common reasons."""
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    """A table of the most common reasons, below a title."""
+    table = Table(box=None, pad_edge=False)
     table.add_column("nodes", justify="right")
     table.add_column("models", justify="right")
     table.add_column("rule", style="yellow")
@@ -105,4 +105,4 @@ def render_summary(reasons: Sequence[CommonReason], title: str) -> list[Renderab
     for each in reasons:
         reason = Group(Text(each.template.replace("{}", "…")), Text(each.example, style="dim"))
         table.add_row(str(each.nodes), str(each.models), each.rule, reason)
-    return [table]
+    return [Text(title, style="bold"), *([table] if reasons else [])]

@@ -37,6 +37,7 @@ UNKNOWN_UPDATE = "the update of {} is not that of an LSTM, GRU or RNN"
 NO_STATE = "no carried value keeps its shape and has a float type"
 _MOST_NODES = 64
 """The most nodes around a value that are searched for what it is part of."""
+_ACTIVATIONS = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "DeformConv"})
 _NORMALIZATIONS = frozenset(
     {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization",
@@ -147,14 +148,37 @@ def _functions_in(form: AffineForm) -> set[str]:
 def explain(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
     """A more specific reason than the given one, if the body of the loop gives one."""
     found = _explained(facts, loop, reason)
+    if UNKNOWN_MASK not in str(found):
+        return found
+    gate = _gate_behind(facts, loop, found.values[-1] if found.values else None)
+    if gate is not None:
+        return Miss(
+            "{} computes a gate that does not depend on the state, which no operator has", gate
+        )
     other = mask_of_another_axis(facts, loop.reads)
-    if other is None or UNKNOWN_MASK not in str(found):
+    if other is None:
         return found
     return Miss(
         "the mask {} is asserted along axis {}, but the loop runs along axis {}, where it is "
         f"{UNKNOWN_MASK}",
         *other,
     )
+
+
+def _gate_behind(facts: Facts, loop: CountedLoop, factor: object) -> Node | None:
+    """The activation that a factor of an update is computed with; a mask is computed with none."""
+    reads = {read.slice: read.sequence for read in loop.reads}
+    while isinstance(factor, Tensor):
+        node = facts.index.producer(reads.get(factor, factor))
+        if node is None or node.domain:
+            return None
+        if node.op in _ACTIVATIONS:
+            return node
+        if node.op not in _MOVES | {"Add", "Mul", "Sub"}:
+            return None
+        operands = node.inputs[: 1 if node.op in _MOVES else None]
+        factor = next((t for t in operands if not facts.is_constant(t)), None)
+    return None
 
 
 def _explained(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:

@@ -129,6 +129,16 @@ def test_reasons(nodes: str, reason: str) -> None:
     assert ops(rewritten(parse(text, opset=18), FEEDS, 1e-5).model).get("LSTM", 0) == 0
 
 
+def test_a_gate_is_no_mask() -> None:
+    """As in recurrences whose update attention weighs (AUGRU)."""
+    for outer in ("gate = Sigmoid(d)", "one_gate = Sigmoid(d) gate = Identity(one_gate)"):
+        text = _model(f"{INNER} {MASKED.replace('(d, t)', '(gate, t)')}")
+        text = text.replace("hl, cl, y", f"{outer} hl, cl, y")
+        reason = reason_of(FuseRecurrence, parse(text, opset=18))
+        assert reason.startswith("Sigmoid of `")
+        assert "computes a gate that does not depend on the state" in reason
+
+
 def test_the_cell_itself_is_fused() -> None:
     """The cell that all of these are near misses of."""
     for nodes in (LSTM, INNER + " hn = Identity(h1) cn = Identity(c1)"):
