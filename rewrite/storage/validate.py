@@ -171,8 +171,8 @@ def _unknown_operator(node: ir.Node, opset: int, path: str) -> ModelError:
     else:
         what = f"There is no operator {node.op} in {name}"
         near = difflib.get_close_matches(node.op, sorted(_names(node.domain)), 1)
-        remedy = (f"Perhaps {near[0]} is meant; " if near else "") + (
-            "operators of other vendors need their own domain on the node and in opset_import"
+        remedy = (f"Perhaps {near[0]} is meant. " if near else "") + (
+            "Operators of other vendors need their own domain on the node and in opset_import"
         )
     return ModelError(
         f"{what}; the model imports version {opset}",
