@@ -157,6 +157,12 @@ def _parse_pairs(option: str, texts: Iterable[str], parse: Callable[[str], T]) -
             raise AssumptionError(
                 f"'{text}' has no value", where=option, remedy=f"Write {option} NAME=VALUE"
             )
+        if name.endswith(">"):
+            raise AssumptionError(
+                f"'{text}' is a lower bound, which only a dim can have",
+                where=option,
+                remedy=f'Write --dim "{text}" if {name[:-1]} is a dim',
+            )
         if values.setdefault(name, value) != value:
             raise AssumptionError(
                 f"'{name}' cannot be both {values[name]} and {value}",

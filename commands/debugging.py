@@ -125,7 +125,8 @@ def _explain_folder(
     count = sum(len(explanation.remaining) for _, explanation in explanations)
     failed = len(explanations) < len(paths)
     where = f"{len(explanations)} model{'s' * (len(explanations) != 1)}"
-    title = f"{count} remain{'s' * (count == 1)} in {where}; the most common reasons"
+    what = "; the most common reasons" if reasons else ""
+    title = f"{count} remain{'s' * (count == 1)} in {where}{what}"
     parts = render_summary(reasons, title) if explanations else []
     print_result(parts, [asdict(reason) for reason in reasons], as_json)
     exit_with(ERROR if failed else FINDING if fail_if_left and count else 0)

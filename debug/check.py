@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+import onnxruntime
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -156,9 +157,9 @@ def check(
             )
         except ExecutionError as error:
             checked.reason = (
-                "the others are compared with the original on onnxruntime, which rejects it: "
-                f"{error}. Use the onnxruntime that it was exported for; `looplift rewrite "
-                "--no-verify` does without"
+                f"onnxruntime {onnxruntime.__version__} does not run the original, with which the "
+                f"other columns are compared: {error}. If the model is meant for another "
+                "version or runtime, `looplift rewrite --no-verify` rewrites it all the same"
             )
             return checked
         except CannotGenerateInputs as error:

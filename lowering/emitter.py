@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import onnxruntime
-from tvm import relax
+from tvm import relax, tirx
 
 from ..rewrite.errors import UnsupportedError
 from ..rewrite.facts.facts import Facts
@@ -19,6 +19,7 @@ from ..rewrite.graph.operators import (
     newest_known,
     operator,
     runtime_operator,
+    unknown_attributes,
 )
 from .attributes import attributes
 from .bodies import Body, Step, place
@@ -27,6 +28,7 @@ from .failures import failure
 from .forms import RECURRENT, Form
 from .identifiers import identifier
 from .operators import Accepts, ConverterContext, find
+from .operators.sizes import fail_when_run
 from .ranks import Ranks
 from .scope import Frame, Scope
 from .sequences.lists import copy_received, wrap_optional
@@ -222,14 +224,34 @@ class Emitter:
         size = len(value.ty.fields)
         return relax.Tuple([self.bb.emit(relax.TupleGetItem(value, i)) for i in range(size)])
 
-    @staticmethod
-    def _checked(frame: Frame, node: Node, values: list[Value]) -> list[Value]:
+    def _checked(self, frame: Frame, node: Node, values: list[Value]) -> list[Value]:
         missing = [t.name for t in node.outputs[len(values) :] if t in frame.body.last_use]
         if missing:
             raise UnsupportedError(f"its converter does not give the output {missing[0]!r}")
-        for value in values:
-            _need_positions(value)
-        return values
+        return [self._with_valid_sizes(frame, node, value) for value in values]
+
+    def _with_valid_sizes(self, frame: Frame, node: Node, value: Value) -> Value:
+        """A value without sizes for which TVM cannot compile the node.
+
+        A branch or loop body whose sizes are negative fails when it runs, which no run may do.
+        Raises UnsupportedError if the main graph always fails.
+        """
+        shape = getattr(value.ty, "shape", None)
+        sizes = list(shape.values) if isinstance(shape, relax.ShapeExpr) else []
+        known = [size for size in map(as_int, sizes) if size is not None]
+        smallest = min(known, default=1)
+        if smallest > 0 or (smallest == 0 and "Conv" not in node.op):
+            return value
+        if smallest < 0:
+            if not frame.body.path:
+                axis = [as_int(size) for size in sizes].index(smallest)
+                cause = "; its window is larger than its input" if node.op in _OF_WINDOWS else ""
+                raise UnsupportedError(
+                    f"its result would have the negative size {smallest} along axis {axis}{cause}"
+                )
+            fail_when_run(self.bb)
+        sizes = [tirx.IntImm("int64", 0) if (as_int(size) or 0) < 0 else size for size in sizes]
+        return self.bb.normalize(relax.op.zeros(relax.ShapeExpr(sizes), value.ty.dtype))
 
 
 @functools.cache
@@ -262,25 +284,10 @@ def _need_known_attributes(node: Node) -> None:
     if node.domain in STANDARD_DOMAINS:
         return
     found = runtime_operator(node.op, node.domain)
-    for name in attributes(node):
-        if found is not None and name not in found.attributes:
-            raise UnsupportedError(
-                f"it has an attribute {name!r} that onnxruntime {onnxruntime.__version__} does not "
-                "know"
-            )
-
-
-def _need_positions(value: Value) -> None:
-    """Raises UnsupportedError for a tensor of a negative size, as a window that is larger than its
-    input gives it.
-    """
-    shape = getattr(value.ty, "shape", None)
-    for axis, size in enumerate(shape.values if isinstance(shape, relax.ShapeExpr) else ()):
-        number = as_int(size)
-        if number is not None and number < 0:
-            raise UnsupportedError(
-                f"its input is too small: the result would have the size {number} along axis {axis}"
-            )
+    for name in () if found is None else unknown_attributes(attributes(node), found):
+        raise UnsupportedError(
+            f"it has an attribute {name!r} that onnxruntime {onnxruntime.__version__} does not know"
+        )
 
 
 def _need_tensors(node: Node, frame: Frame) -> None:

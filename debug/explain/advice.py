@@ -19,6 +19,7 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import MOST_AXES
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim, Expr, single_symbol, symbols
+from ...rules.recurrence.cell_diagnostics import ONE_NAME
 from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
 from ..command_options import mask_option
 from ..fact_text import is_named, value_text
@@ -44,13 +45,19 @@ class Remedy:
     name: str
     axis: int | None = None
     """The time axis of a mask."""
-    equal: str = ""
-    """Another dim, of the same size as the dim `name`."""
 
     def __str__(self) -> str:
         if self.option == "--prefix-mask":
             return mask_option(self.name, self.axis)
         return f"{self.option} {self.name}=…"
+
+
+@dataclass(frozen=True)
+class EqualDims:
+    """The remedy that gives two named dims of the file one name."""
+
+    one: str
+    other: str
 
 
 class Derivation:
@@ -201,15 +208,15 @@ def dim_remedies(values: tuple[object, ...]) -> list[Remedy]:
     return [remedy for value in values if isinstance(value, Expr) for remedy in _dims_in(value)]
 
 
-def equal_dims(values: tuple[object, ...]) -> list[Remedy]:
-    """That two named dims are equal, if a reason is about two."""
-    names = list(dict.fromkeys(name for value in values if (name := name_of(value))))
-    return [Remedy("--shape", names[0], equal=names[1])] if len(names) == 2 else []
+def equal_dims(reason: Reason) -> list[EqualDims]:
+    """What gives the two dims one name of which a reason says that they may be equal."""
+    names = [name for value in reason.values if (name := dim_name(value)) is not None]
+    return [EqualDims(*names)] if ONE_NAME in reason.template and len(names) == 2 else []
 
 
-def name_of(dim: object) -> str | None:
-    """The name of a dim of the file; None for numbers, other expressions and other values."""
-    symbol = single_symbol(dim) if isinstance(dim, Expr) and is_named(dim) else None
+def dim_name(value: object) -> str | None:
+    """The name, for a dim of the file; None for any other value."""
+    symbol = single_symbol(value) if isinstance(value, Expr) and is_named(value) else None
     return None if symbol is None else symbol.name
 
 

@@ -21,7 +21,7 @@ from ...rules.recurrence import FuseRecurrence
 from ...rules.vectorization.after_loop import VectorizeAfterLoop
 from ..control_flow import NO_TRIP_LIMIT, ControlFlowReader
 from ..fact_text import value_text
-from .advice import Derivation, Remedy, dim_remedies, equal_dims, mask_remedies
+from .advice import Derivation, EqualDims, Remedy, dim_remedies, equal_dims, mask_remedies
 from .rule_effects import effect_of
 from .trials import candidates
 
@@ -76,7 +76,7 @@ class Reasons:
         self._reader = ControlFlowReader(engine.facts)
         self._reader.tree(engine.model.graph)
         self._derivations: dict[Tensor, Derivation] = {}
-        self._remedies: dict[Node, dict[Remedy, list[float]]] = {}
+        self._remedies: dict[Node, dict[Remedy | EqualDims, list[float]]] = {}
         """What the user can assert about a node, with the numbers that it is compared with."""
 
     def of(self, node: Node) -> list[ExplainedReason]:
@@ -97,7 +97,9 @@ class Reasons:
         return found
 
     def _leading(self, node: Node) -> tuple[type[Rule], ...]:
-        """The rules whose reasons come first at a node: they remove a whole If or recurrence."""
+        """The rules whose reasons come first at control flow: they remove a whole If or recurrence,
+        or compute what a loop that carries nothing collects.
+        """
         if node.domain or node.op not in CONTROL_FLOW:
             return ()
         if node.op == "If":
@@ -160,8 +162,9 @@ class Reasons:
         explained.remedies = list(dict.fromkeys(map(str, remedies)))
         if explained.removes:
             wanted = self._remedies.setdefault(node, {})
-            for remedy in remedies + equal_dims(reason.values):
+            for remedy in remedies:
                 wanted.setdefault(remedy, []).extend(limits)
+            wanted |= {equal: [] for equal in equal_dims(reason)}
         return explained
 
     def _explained(self, reason: Reason) -> ExplainedReason:

@@ -205,10 +205,10 @@ def recipe(reason: str, decided_by: Collection[str], framework: str) -> str:
 
 
 def cost(op: str, engine: InferenceEngine) -> str:
-    """What a node costs if it stays; empty where that is not known of the engine."""
+    """What a node costs if it stays; empty if the cost on this engine is unknown."""
     if op in engine.lacks:
         return f"if it stays: {engine.name} does not run a {op}"
-    if engine.name not in ("", "onnxruntime", "tvm"):
+    if not engine.cost_is_known:
         return ""
     if op == "If":
         return "if it stays: onnxruntime and Relax run only the branch that is taken"

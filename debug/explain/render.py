@@ -96,7 +96,7 @@ def _add_reason(
 
 
 def render_summary(reasons: Sequence[CommonReason], title: str) -> list[RenderableType]:
-    """A table of the most common reasons, below a title."""
+    """A title and, if there are reasons, a table of the most common ones."""
     table = Table(box=None, pad_edge=False)
     table.add_column("nodes", justify="right")
     table.add_column("models", justify="right")

@@ -32,7 +32,7 @@ from ...rules.loops.trivial_trip_counts import (
 )
 from ...rules.loops.unrolling import UnrollShortLoop
 from ..command_options import settings_options
-from .advice import Remedy, name_of
+from .advice import EqualDims, Remedy, dim_name
 
 MOST_TRIALS = 24
 """The most assertions tried for one model."""
@@ -139,7 +139,7 @@ class Trials:
         found: dict[_Key, Trial],
     ) -> Trial | None:
         """Tries an assertion; adds the trial to those found if it changes something."""
-        (option,) = settings_options(Settings(asserted))
+        option = " ".join(settings_options(Settings(asserted)))
         after = self._outcome(option, asserted)
         trial = None if after is None else self._compare(option, node, original, after)
         if after is not None and trial is not None:
@@ -204,7 +204,7 @@ def _counts(operators: dict[str, int]) -> str:
 
 
 def candidates(
-    facts: Facts, node: Node, wanted: Iterable[tuple[Remedy, Sequence[float]]]
+    facts: Facts, node: Node, wanted: Iterable[tuple[Remedy | EqualDims, Sequence[float]]]
 ) -> list[Assertions]:
     """The assertions to try at a node: weak ones first, and values near the limits compared with.
 
@@ -216,8 +216,8 @@ def candidates(
     sizes: list[Assertions] = []
     for remedy, limits in wanted:
         near = _near(limits)
-        if remedy.equal:
-            lower += _with_one_name(facts, remedy.name, remedy.equal)
+        if isinstance(remedy, EqualDims):
+            lower += _with_one_name(facts, remedy)
         elif remedy.option == "--dim":
             lower += [Assertions(minima={remedy.name: n}) for n in (1, *near) if n > 0]
             sizes += [Assertions(dims={remedy.name: n}) for n in (*near, 1) if n > 0]
@@ -247,18 +247,20 @@ def _values(facts: Facts, name: str, near: Sequence[int]) -> Iterator[Assertions
         yield Assertions(inputs={name: value if shape else value.item()})
 
 
-def _with_one_name(facts: Facts, one: str, other: str) -> Iterator[Assertions]:
-    """The shapes of inputs with one name for two dims."""
-    inputs = {t.name: facts.shape(t) or () for t in facts.index.root.inputs}
+def _with_one_name(facts: Facts, dims: EqualDims) -> Iterator[Assertions]:
+    """Assertions that rename one of two dims to the other in the shapes of all inputs."""
     shapes = {
-        name: tuple(d if isinstance(d, int) else name_of(d) for d in shape)
-        for name, shape in inputs.items()
+        t.name: tuple(d if isinstance(d, int) else dim_name(d) for d in facts.shape(t) or ())
+        for t in facts.index.root.inputs
     }
-    for kept, replaced in ((one, other), (other, one)):
-        having = [name for name, shape in shapes.items() if replaced in shape]
-        if len(having) == 1:
-            shape = shapes[having[0]]
-            yield Assertions(shapes={having[0]: tuple(kept if d == replaced else d for d in shape)})
+    for kept, replaced in ((dims.one, dims.other), (dims.other, dims.one)):
+        renamed = {
+            name: tuple(kept if size == replaced else size for size in shape)
+            for name, shape in shapes.items()
+            if replaced in shape
+        }
+        if renamed:
+            yield Assertions(shapes=renamed)
 
 
 def _shapes(facts: Facts, name: str) -> Iterator[Assertions]:

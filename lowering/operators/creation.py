@@ -69,9 +69,10 @@ def create_range(ctx: ConverterContext) -> Value:
     The length of a range between sizes is an expression over them, not a new symbol. The operator
     of com.microsoft counts in steps of 1 where none is given.
     """
-    if len(ctx.inputs) == 2:
-        one = relax.const(1, str(ctx.tensor(0).ty.dtype))
-        ctx = ctx.derive(inputs=[*ctx.inputs, one])
+    if ctx.inputs[2] is None:
+        start = read_symbolic(ctx.inputs[:1])
+        dtype = start[0].dtype if start else str(ctx.inputs[0].ty.dtype)
+        ctx = ctx.derive(inputs=[*ctx.inputs[:2], relax.const(1, dtype)])
     operands = read_symbolic(ctx.inputs)
     if not operands or operands[0].dtype != "int64":
         tensors = ctx.tensors()

@@ -166,6 +166,10 @@ BY_TVM = Converter(ConverterContext.by_tvm)
 _DOMAINS = frozenset({"", "ai.onnx", "com.microsoft"})
 """The domains whose operators TVM converts; its importer knows names only."""
 
+_OTHERS = frozenset({("com.microsoft", "Unique")})
+"""Operators that compute something else than the standard one of the same name, which TVM takes
+them for: com.microsoft.Unique does not sort."""
+
 _OF_MICROSOFT = frozenset({"Attention"})
 """Names under which TVM converts the operator of com.microsoft, not the standard one."""
 
@@ -196,6 +200,6 @@ def find(domain: str, op_type: str) -> Converter | None:
     own = CONVERTERS.get(op_type if is_standard else f"{domain}::{op_type}")
     if own is not None:
         return own
-    if domain not in _DOMAINS or op_type not in operators():
+    if domain not in _DOMAINS or op_type not in operators() or (domain, op_type) in _OTHERS:
         return None
     return None if is_standard and op_type in _OF_MICROSOFT else BY_TVM

@@ -183,6 +183,12 @@ def require_steps(bb: Any, value: Value) -> None:
     bb.match_cast(found, relax.ShapeType([tirx.IntImm("int64", 0)]))
 
 
+def fail_when_run(bb: Any) -> None:
+    """Makes each run fail that gets here."""
+    one = bb.normalize(relax.op.tensor_to_shape(relax.const(np.ones(1, "int64"))))
+    bb.match_cast(one, relax.ShapeType([tirx.IntImm("int64", 0)]))
+
+
 def sizes_in_tensor(bb: Any, tensor: Value) -> list[Any] | None:
     """The symbolic sizes that a tensor was made from, in order; None for data."""
     call = defining_call(bb, tensor)

@@ -21,7 +21,7 @@ from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_copy_row, call_function
 
 CACHE_LINE = 16
-"""The elements of a cache line."""
+"""The float32 elements of a cache line of 64 bytes."""
 _COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
 _TRANSPOSED = 64
@@ -29,7 +29,7 @@ _TRANSPOSED = 64
 
 
 def odd_lines(elements: Any) -> Any:
-    """The least number of elements above `elements` that fills an odd number of cache lines.
+    """An odd number of cache lines, in elements, with room for `elements` of them and 16 more.
 
     Rows that are so far apart do not compete for the same places of a cache.
     """

@@ -27,6 +27,7 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 _OPERANDS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 _RESULTS = ("Y", "Y_h", "Y_c")
 _DEFAULT_ACTIVATIONS = frozenset(("Sigmoid", "Tanh"))
+_OPEN_BATCH = "with a batch whose size is not known"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class InferenceEngine:
     has_contrib_operators: bool = False
     """Whether it runs the operators that onnxruntime adds to ONNX. They stay, because what they are
     decomposed into is slower, but not in loops, which other rules may then remove."""
+
+    cost_is_known: bool = False
+    """Whether it is known what control flow costs that stays in a model."""
 
     def refusals(self, node: Node, facts: Facts) -> Iterator[str]:
         """The forms of a node that the engine does not support; ignores its bodies."""
@@ -73,10 +77,14 @@ def _recurrent_forms(node: Node, facts: Facts) -> Iterator[str]:
         yield "with direction reverse"
         if "Y_h" in results:
             yield "with direction reverse and Y_h"
+    if not isinstance(_batch_size(node, facts), int):
+        yield _OPEN_BATCH
+
+
+def _batch_size(node: Node, facts: Facts) -> Dim | None:
+    """The batch size of LSTM, GRU or RNN; None if the rank of its input is not known."""
     shape = facts.shape(node.inputs[0])
-    batch = None if shape is None else shape[0 if node.attrs.get("layout") else 1]
-    if not isinstance(batch, int):
-        yield "with a batch whose size is not known"
+    return None if shape is None else shape[0 if node.attrs.get("layout") else 1]
 
 
 def _recurrent(*uses: str) -> frozenset[str]:
@@ -86,14 +94,14 @@ def _recurrent(*uses: str) -> frozenset[str]:
 
 _ACTIVATIONS = "with activations other than Sigmoid and Tanh"
 
-ANY_ENGINE = InferenceEngine()
+ANY_ENGINE = InferenceEngine(cost_is_known=True)
 
 ENGINES = MappingProxyType(
     {
         engine.name: engine
         for engine in (
-            InferenceEngine("onnxruntime", has_contrib_operators=True),
-            InferenceEngine("tvm"),
+            InferenceEngine("onnxruntime", has_contrib_operators=True, cost_is_known=True),
+            InferenceEngine("tvm", cost_is_known=True),
             # 2026.4 ignores sequence_lens and peepholes, and does not compile HardSigmoid.
             InferenceEngine("openvino", _recurrent("with sequence_lens", "with P", _ACTIVATIONS)),
             # 0.23 crashes on a dynamic batch size, ignores `activations` and computes `reverse`
@@ -107,7 +115,7 @@ ENGINES = MappingProxyType(
                     "with initial_c",
                     "with Y_c",
                     "with direction reverse",
-                    "with a batch whose size is not known",
+                    _OPEN_BATCH,
                     _ACTIVATIONS,
                 ),
             ),
@@ -184,8 +192,11 @@ class UnsupportedNodes:
         for node, reasons in after.items():
             new = Counter(reasons) - Counter(self._of(node)) - gone
             for reason in new:
-                sizes = _unknown_sizes(node, self._facts)
-                raise Refusal("{} does not support {}", self._engine.name, reason, *sizes, at=node)
+                if reason.endswith(_OPEN_BATCH):
+                    batch = _batch_size(node, self._facts)
+                    sentence = "{} does not support {} (here {})"
+                    raise Refusal(sentence, self._engine.name, reason, batch, at=node)
+                raise Refusal("{} does not support {}", self._engine.name, reason, at=node)
             gone -= Counter(reasons) - Counter(self._of(node))
         self._refusals.update(after)
 
@@ -194,12 +205,6 @@ class UnsupportedNodes:
 
     def _refused(self, node: Node) -> tuple[str, ...]:
         return tuple(self._engine.refusals(node, self._facts))
-
-
-def _unknown_sizes(node: Node, facts: Facts) -> list[Dim]:
-    """The sizes of a node's first input that are no numbers, for advice on what to assert."""
-    shape = facts.shape(node.inputs[0]) if node.inputs else None
-    return [size for size in shape or () if not isinstance(size, int)]
 
 
 def _with_inner(node: Node) -> Iterator[Node]:

@@ -54,11 +54,8 @@ def _check_input_names(root: Graph, names: Iterable[str]) -> None:
     known = [tensor.name for tensor in root.inputs]
     for name in names:
         if name not in known:
-            is_bound = name.endswith((">", "<"))
-            hint = '; a bound of a dim is given as --dim "NAME>=N"' if is_bound else ""
             raise AssumptionError(
-                f"The model has no input '{name}'",
-                remedy=f"Its inputs are: {', '.join(known)}{hint}",
+                f"The model has no input '{name}'", remedy=f"Its inputs are: {', '.join(known)}"
             )
 
 

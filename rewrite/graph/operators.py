@@ -6,6 +6,7 @@ onnxruntime has.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -99,6 +100,14 @@ def _formal(formal: Any) -> Formal:
         required=option == "Single",
         homogeneous=option != "Variadic" or is_homogeneous,
     )
+
+
+def unknown_attributes(names: Iterable[str], found: Operator) -> list[str]:
+    """The attributes that an operator does not have.
+
+    Names that begin with `__` are internal to a tool; onnx and onnxruntime do not check them.
+    """
+    return [name for name in names if name not in found.attributes and not name.startswith("__")]
 
 
 @cache

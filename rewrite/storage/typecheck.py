@@ -100,7 +100,7 @@ class TypeCheck:
                 raise ModelError(
                     f"{node.op} does not take {known} as its input '{formal.name}'",
                     where=within(f"{node_label(node)}, value '{tensor.name}'", path),
-                    remedy=f"It takes {listing(formal.allowed)}: insert a Cast",
+                    remedy=f"It takes {types_text(formal.allowed)}: insert a Cast",
                 )
             if formal.homogeneous and bound.setdefault(formal.type_name, known) != known:
                 raise ModelError(
@@ -143,7 +143,7 @@ def _compare(known: str, declared: str, label: str, path: str, verb: str) -> Non
     )
 
 
-def listing(types: frozenset[str]) -> str:
+def types_text(types: frozenset[str]) -> str:
     """The first types of a set, for a message."""
     shown = sorted(types)
     return ", ".join(shown[:8]) + (" …" if len(shown) > 8 else "")

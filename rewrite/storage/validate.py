@@ -23,17 +23,18 @@ from ..graph.operators import (
     operator,
     runtime_operator,
     runtime_operators,
+    unknown_attributes,
     versions,
 )
 from . import limits
 from .body_arity import check_bodies
-from .typecheck import TypeCheck, element_name, listing
+from .typecheck import TypeCheck, element_name, types_text
 
 _EXPORT_AGAIN = "Export the model again"
 _RIGHT_OPSET = f"{_EXPORT_AGAIN}, or check that the opset is the one it was exported for"
 _OTHER_RUNTIME = (
-    f"{_EXPORT_AGAIN}, or install the onnxruntime that it was exported for: "
-    f"this one is {onnxruntime.__version__}"
+    f"{_EXPORT_AGAIN}, or install the onnxruntime that it was exported for "
+    f"(installed: {onnxruntime.__version__})"
 )
 
 
@@ -238,13 +239,12 @@ def _check_counts(node: ir.Node, found: Operator, path: str, remedy: str = _RIGH
 def _check_attribute_names(
     node: ir.Node, found: Operator, path: str, remedy: str = _RIGHT_OPSET
 ) -> None:
-    for name in _attributes(node):
-        if name not in found.attributes:
-            raise ModelError(
-                f"{node.op} has an attribute '{name}' that the operator does not have",
-                where=within(node_label(node), path),
-                remedy=remedy,
-            )
+    for name in unknown_attributes(_attributes(node), found):
+        raise ModelError(
+            f"{node.op} has an attribute '{name}' that the operator does not have",
+            where=within(node_label(node), path),
+            remedy=remedy,
+        )
 
 
 def _check_permutation(node: ir.Node, path: str) -> None:
@@ -263,7 +263,7 @@ def _check_permutation(node: ir.Node, path: str) -> None:
 
 def _check_element_type(node: ir.Node, found: Operator, path: str) -> None:
     """Raises ModelError for a type of a result that ONNX or the operator does not have."""
-    for name in ("to", "dtype", "output_dtype"):
+    for name in ("to", "dtype", "output_dtype", "output_datatype"):
         kind = node.attrs.get(name)
         if not isinstance(kind, int):
             continue
@@ -280,7 +280,8 @@ def _check_element_type(node: ir.Node, found: Operator, path: str) -> None:
                 f"The attribute '{name}' of {node.op} is {kind}, so that its result would be "
                 f"{given}, which the operator does not give in this opset",
                 where=within(node_label(node), path),
-                remedy=f"It gives {listing(allowed)}; later opsets may have more types",
+                remedy=f"Choose one of {types_text(allowed)}, or export for a later opset if that "
+                "has the type",
             )
 
 

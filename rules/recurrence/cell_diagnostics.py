@@ -13,11 +13,12 @@ import numpy as np
 
 from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
+from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
-from ...rewrite.symbolic import Dim
+from ...rewrite.symbolic import Dim, single_symbol
 from .affine_forms import (
     ActivatedForm,
     AffineForm,
@@ -28,16 +29,27 @@ from .affine_forms import (
     Monomial,
     SymbolicInput,
 )
-from .cells import OVERFLOWING_ACTIVATION, RecurrentState, UnliftedDependency
+from .cells import (
+    OVERFLOWING_ACTIVATION,
+    SUPPORTED_ACTIVATIONS,
+    RecurrentState,
+    UnliftedDependency,
+)
 from .length_masks import UNKNOWN_MASK, mask_of_another_axis
 from .lifting import LoopInvariant, UnliftedValue
 
 UNKNOWN_UPDATE = "the update of {} is not that of an LSTM, GRU or RNN"
 """The reason where no better one is found."""
+EXTERNAL_GATE = (
+    "{} computes a gate outside of the recurrence, by which the update is multiplied; LSTM, GRU and "
+    "RNN have no such gate"
+)
+ONE_NAME = "if they are equal, give them one name with --shape"
+"""What reasons say of two dims of the file that are not known to be equal."""
 NO_STATE = "no carried value keeps its shape and has a float type"
 _MOST_NODES = 64
 """The most nodes around a value that are searched for what it is part of."""
-_ACTIVATIONS = frozenset({"HardSigmoid", "Sigmoid", "Softmax", "Tanh"})
+_ACTIVATIONS = SUPPORTED_ACTIVATIONS | {"Softmax"}
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "DeformConv"})
 _NORMALIZATIONS = frozenset(
     {"GroupNormalization", "InstanceNormalization", "LayerNormalization", "LpNormalization",
@@ -150,11 +162,9 @@ def explain(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
     found = _explained(facts, loop, reason)
     if UNKNOWN_MASK not in str(found):
         return found
-    gate = _gate_behind(facts, loop, found.values[-1] if found.values else None)
+    gate = _external_gate(facts, loop, found.values[-1] if found.values else None)
     if gate is not None:
-        return Miss(
-            "{} computes a gate that does not depend on the state, which no operator has", gate
-        )
+        return Miss(EXTERNAL_GATE, gate)
     other = mask_of_another_axis(facts, loop.reads)
     if other is None:
         return found
@@ -165,20 +175,28 @@ def explain(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
     )
 
 
-def _gate_behind(facts: Facts, loop: CountedLoop, factor: object) -> Node | None:
-    """The activation that a factor of an update is computed with; a mask is computed with none."""
-    reads = {read.slice: read.sequence for read in loop.reads}
-    while isinstance(factor, Tensor):
-        node = facts.index.producer(reads.get(factor, factor))
-        if node is None or node.domain:
+def _external_gate(facts: Facts, loop: CountedLoop, factor: object) -> Node | None:
+    """The activation outside the recurrence that a float factor of an update is computed with."""
+    sequences = {read.slice: read.sequence for read in loop.reads}
+    waiting = deque([factor] if isinstance(factor, Tensor) else ())
+    for _ in range(_MOST_NODES):
+        tensor = waiting.popleft() if waiting else None
+        node = None if tensor is None else facts.index.producer(sequences.get(tensor, tensor))
+        if tensor is None:
             return None
+        if node is None or node.domain or facts.dtype(node.outputs[0]) not in FLOAT_OR_DOUBLE:
+            continue
         if node.op in _ACTIVATIONS:
             return node
-        if node.op not in _MOVES | {"Add", "Mul", "Sub"}:
-            return None
-        operands = node.inputs[: 1 if node.op in _MOVES else None]
-        factor = next((t for t in operands if not facts.is_constant(t)), None)
+        if node.op in _MOVES | {"Add", "Mul", "Sub"}:
+            waiting += (t for t in node.inputs[: 1 if node.op in _MOVES else None] if t.name)
     return None
+
+
+def _is_name(size: Dim) -> bool:
+    """Whether a size is a dim of the file, not a size that looplift named."""
+    symbol = single_symbol(size)
+    return symbol is not None and symbol.serial < 0
 
 
 def _explained(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
@@ -221,9 +239,10 @@ def _mismatched_sizes(facts: Facts, loop: CountedLoop) -> Miss | None:
             if one == other:
                 initial[sizes[2]] = one
             elif not any(isinstance(n, int) or facts.varies_in(n, loop.body) for n in (one, other)):
+                named = all(_is_name(size) for size in (one, other))
+                advice = f"; {ONE_NAME}" if named else ", which are not known to be equal"
                 return Miss(
-                    "no carried value keeps its shape: {} broadcasts sizes {} and {}; "
-                    "if they are equal, give them one name with --shape",
+                    f"no carried value keeps its shape: {{}} broadcasts sizes {{}} and {{}}{advice}",
                     node, one, other,
                 )  # fmt: skip
     return None

@@ -270,6 +270,12 @@ text(
     "Cast 'cast'",
 )
 text(
+    "a window of an element type that no window has",
+    "g (int64 n) => (bool[K] y) { [window] y = HannWindow <output_datatype = 9> (n) }",
+    "'output_datatype' of HannWindow is 9, so that its result would be tensor(bool)",
+    "HannWindow 'window'",
+)
+text(
     "an element type that the operator never gives",
     "g (float[2,2] x) => (bool[2,2] y) { [random] y = RandomNormalLike <dtype = 9> (x) }",
     "its result would be tensor(bool)",

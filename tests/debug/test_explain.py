@@ -196,28 +196,51 @@ def test_why_it_is_no_recurrence_comes_before_why_it_stays_a_loop() -> None:
     assert trial.effect == "LoopToScan makes it a Scan"
 
 
-def test_a_loop_that_carries_nothing_lacks_no_recurrence() -> None:
+def test_two_names_of_one_size_in_several_inputs() -> None:
+    text = TWO_BATCHES.replace("float[hb,3] h0)", "float[hb,3] h1, float[hb,3] h2)")
+    text = text.replace("h = Loop", "h0 = Add(h1, h2) h = Loop")
+    (left,) = explain(Request.of(model(text))).remaining
+    effects = {trial.option: trial.effect for trial in left.trials}
+    assert effects["--shape h1=xb,3 --shape h2=xb,3"] == "LoopToPaddedScan makes it a Scan"
+
+
+def test_sizes_that_looplift_named_get_no_name_from_the_user() -> None:
+    far = "far = NonZero(h0) flat = Cast<to = 1>(far) h1 = Reshape(flat, rows) h = Loop"
+    text = TWO_BATCHES.replace("h = Loop", far).replace("(n, , h0)", "(n, , h1)")
+    text = text.replace("<int64 zero = {0}>", "<int64 zero = {0}, int64[2] rows = {-1, 3}>")
+    (left,) = explain(Request.of(model(text))).remaining
+    assert "which are not known to be equal" in left.why[0].reason
+    assert not any("--shape" in trial.option for trial in left.trials)
+
+
+@pytest.mark.parametrize("op", ["Loop", "Scan"])
+def test_a_loop_that_carries_nothing_is_not_explained_as_a_recurrence(op: str) -> None:
     text = """g (float[T,3,3] x) => (float[T] y) <int64 zero = {0}, bool always = {1}> {
         sizes = Shape(x) n = Gather(sizes, zero)
         y = Loop(n, always) <body = b (int64 i, bool c) => (bool d, float row) {
             d = Identity(c) m = Gather(x, i) row = Det(m) }> }"""
+    if op == "Scan":
+        text = """g (float[T,3,3] x) => (float[T] y) {
+            y = Scan<num_scan_inputs = 1, body = b (float[3,3] m) => (float row) {
+                row = Det(m) }>(x) }"""
     (left,) = explain(Request.of(model(text))).remaining
     assert left.why[0].rule == "VectorizeAfterLoop"
     assert left.why[0].reason == "there is no batching rule for Det of `row`"
 
 
-TWO_BATCHES = """g (float[T,xb,4] x, float[hb,3] h0) => (float[k,3] h)
-    <int64 zero = {0}, float[4,3] w = {1,2,3,4,5,6,7,8,9,1,2,3}, float[3,3] r = {1,2,3,4,5,6,7,8,9}> {
+WEIGHTS = "float[4,3] w = {1,2,3,4,5,6,7,8,9,1,2,3}, float[3,3] r = {1,2,3,4,5,6,7,8,9}"
+RNN = """h = Loop(n, , h0) <body = step (int64 i, bool c, float[?,3] s) => (bool d, float[?,3] next) {
+    d = Identity(c) xi = Gather(x, i) a = MatMul(xi, w) b = MatMul(s, r) e = Add(a, b)
+    next = Tanh(e) }>"""
+TWO_BATCHES = """g (float[T,xb,3] x, float[hb,3] h0) => (float[k,3] h) <int64 zero = {0}> {
     sizes = Shape(x) n = Gather(sizes, zero)
     h = Loop(n, , h0) <body = step (int64 i, bool c, float[?,3] s) => (bool d, float[?,3] next) {
-        d = Identity(c) xi = Gather(x, i) a = MatMul(xi, w) b = MatMul(s, r) e = Add(a, b)
-        next = Tanh(e) }> }"""
+        d = Identity(c) xi = Gather(x, i) e = Mul(xi, s) next = Tanh(e) }> }"""
 
 
 def test_two_names_of_one_size() -> None:
     """The advice is the option that gives both sizes one name."""
-    text = TWO_BATCHES.replace("b = MatMul(s, r) e = Add(a, b)", "e = Mul(a, s)")
-    (left,) = explain(Request.of(model(text))).remaining
+    (left,) = explain(Request.of(model(TWO_BATCHES))).remaining
     assert "broadcasts sizes xb and hb" in left.why[0].reason
     effects = {trial.option: trial.effect for trial in left.trials}
     assert effects["--shape h0=xb,3"] == "LoopToPaddedScan makes it a Scan"
@@ -225,22 +248,27 @@ def test_two_names_of_one_size() -> None:
 
 def test_what_an_engine_does_not_run() -> None:
     zeros = "b = Gather(sizes, one) shape = Concat<axis = 0>(b, three) h0 = ConstantOfShape(shape)"
-    given = model(
-        TWO_BATCHES.replace(", float[hb,3] h0)", ")")
-        .replace(
-            "<int64 zero = {0},", "<int64 zero = {0}, int64[1] one = {1}, int64[1] three = {3},"
-        )
-        .replace("h = Loop", f"{zeros} h = Loop")
-    )
+    given = model(f"""g (float[T,B,4] x) => (float[k,3] h) <int64 zero = {{0}}, int64[1] one = {{1}},
+        int64[1] three = {{3}}, {WEIGHTS}> {{
+        sizes = Shape(x) n = Gather(sizes, zero) {zeros} {RNN} }}""")
     assert not explain(Request.of(given)).remaining
     (left,) = explain(Request.of(given, engine="tract")).remaining
-    assert left.why[0].reason == "tract does not support RNN with a batch whose size is not known"
+    assert left.why[0].reason == (
+        "tract does not support RNN with a batch whose size is not known (here B)"
+    )
+    assert left.why[0].remedies == ["--dim B=…"]
     assert left.cost == "if it stays: tract does not run a Loop"
     effects = {trial.option: trial.effect for trial in left.trials}
-    assert effects["--dim xb=1"] == "FuseRecurrence removes it; no control flow remains"
+    assert effects["--dim B=1"] == "FuseRecurrence removes it; no control flow remains"
     (left,) = explain(Request.of(given, engine="mnn")).remaining
-    assert left.why[0].reason == "mnn does not support RNN"
+    assert (left.why[0].reason, left.why[0].remedies) == ("mnn does not support RNN", [])
     assert left.cost == ""
+
+
+@pytest.mark.parametrize("engine", [None, "onnxruntime", "tvm"])
+def test_what_a_loop_costs(engine: str | None) -> None:
+    (left,) = explain(Request.of(model(CONVOLUTION), engine=engine)).remaining
+    assert left.cost.startswith("if it stays: onnxruntime runs the body node by node")
 
 
 LINEAR_ATTENTION = """g (float[T,32] q, float[T,32] k, float[T,B] v, float[32,B] s0) => (float[T,B] y)

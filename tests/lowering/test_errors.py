@@ -66,6 +66,15 @@ def test_an_attribute_that_onnxruntime_does_not_have() -> None:
     assert "'sum'" in error.where
 
 
+def test_an_operator_that_differs_from_the_standard_one_of_its_name() -> None:
+    """It gives elements in the order of the input, where TVM would sort them."""
+    error = refusal("""
+    g (float[n] x) => (float[m] y, int64[n] i, int64[m] c) {
+        y, i, c = com.microsoft.Unique (x)
+    }""")
+    assert "Unique of com.microsoft" in error.what
+
+
 def test_a_domain_is_part_of_the_name_of_an_operator() -> None:
     error = refusal("g (float[2] x) => (float[2] y) { y = my.domain.Relu (x) }")
     assert "Relu of my.domain" in error.what

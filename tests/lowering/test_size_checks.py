@@ -58,10 +58,51 @@ def test_a_window_that_is_always_larger_than_its_input(node: str, size: int) -> 
     model = with_weights(
         f"m (float[b, 3, 2] x) => (y) {{ [windows] y = {node} }}", {"f": weight(3, 3, 5)}
     )
-    wanted = f"input is too small: the result would have the size {size} along axis 2"
+    wanted = f"the negative size {size} along axis 2"
     with pytest.raises(UnsupportedError, match=wanted) as raised:
         looplift.from_onnx(model)
     assert "'windows'" in raised.value.where
+
+
+@pytest.mark.parametrize(
+    "node",
+    ["Conv (x, f)", "MaxPool <kernel_shape = [5]> (x)", "Pad (x, cut)"],
+)
+def test_a_branch_that_always_fails(node: str) -> None:
+    """It fails when a run takes it: TVM cannot compile its sizes, which are negative."""
+    model = with_weights(
+        f"""m (float[1, 3, 2] x, bool c) => (y) {{
+            y = If (c) <
+                then_branch = t () => (p) {{ w = {node} p = Relu (w) }},
+                else_branch = e () => (q) {{ q = Relu (x) }}> }}""",
+        {"f": weight(3, 3, 5), "cut": np.array([0, 0, -3, 0, 0, 0])},
+    )
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
+    x = tvm.runtime.tensor(np.ones((1, 3, 2), np.float32))
+    assert machine["main"](x, tvm.runtime.tensor(np.array(False))).shape == (1, 3, 2)
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        machine["main"](x, tvm.runtime.tensor(np.array(True)))
+
+
+def test_a_body_that_always_fails() -> None:
+    model = with_weights(
+        """m (float[1, 3, 2] x, int64 n) => (float[1, 3, 2] y, float[k, 1, 3, p] rows) {
+            y, rows = Loop (n, , x) <
+                body = step (int64 i, bool c, float[1, 3, 2] s) => (bool d, float[1, 3, 2] u, float[1, 3, p] r) {
+                    d = Identity (c) u = Tanh (s) r = Conv (s, f) }> }""",
+        {"f": weight(3, 3, 5)},
+    )
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
+    x = tvm.runtime.tensor(np.ones((1, 3, 2), np.float32))
+    assert machine["main"](x, tvm.runtime.tensor(np.array(0)))[0].shape == (1, 3, 2)
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        machine["main"](x, tvm.runtime.tensor(np.array(1)))
+
+
+@pytest.mark.parametrize("node", ["Conv (x, f)", "ConvTranspose <pads = [4, 4]> (x, f)"])
+def test_a_convolution_without_positions(node: str) -> None:
+    machine = _machine(f"m (float[b, 3, 4] x) => (y) {{ y = {node} }}", f=weight(3, 3, 5))
+    assert _run(machine, 2, 3, 4).shape == (2, 3, 0)
 
 
 def test_a_window_after_another() -> None:

@@ -120,12 +120,24 @@ def test_mel_weight_matrix(imported: Load) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float"])
-def test_a_range_without_a_step(imported: Load, dtype: str) -> None:
+@pytest.mark.parametrize("step", ["", ', ""'])
+def test_a_range_without_a_step(imported: Load, dtype: str, step: str) -> None:
     model = imported(f"""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-    g ({dtype} a, {dtype} b) => ({dtype}[n] y) {{ y = com.microsoft.Range (a, b) }}""")
+    g ({dtype} a, {dtype} b) => ({dtype}[n] y) {{ y = com.microsoft.Range (a, b{step}) }}""")
     kind = np.int64 if dtype == "int64" else np.float32
     for first, limit in ((0, 9), (3, 4), (5, 5), (5, 2)):
         model.check(np.array(first, kind), np.array(limit, kind))
+
+
+def test_a_range_between_sizes_without_a_step(imported: Load) -> None:
+    model = imported("""<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[n, m] x) => (int64[n] y) {
+        zero = Constant <value_int = 0> ()
+        s = Shape(x) a = Gather(s, zero)
+        y = com.microsoft.Range(zero, a)
+    }""")
+    assert output_dims(model) == ["n"]
+    model.check(random(3, 8))
 
 
 @pytest.mark.parametrize("dtype", ["int64", "float"])

@@ -129,14 +129,28 @@ def test_reasons(nodes: str, reason: str) -> None:
     assert ops(rewritten(parse(text, opset=18), FEEDS, 1e-5).model).get("LSTM", 0) == 0
 
 
-def test_a_gate_is_no_mask() -> None:
-    """As in recurrences whose update attention weighs (AUGRU)."""
-    for outer in ("gate = Sigmoid(d)", "one_gate = Sigmoid(d) gate = Identity(one_gate)"):
-        text = _model(f"{INNER} {MASKED.replace('(d, t)', '(gate, t)')}")
-        text = text.replace("hl, cl, y", f"{outer} hl, cl, y")
-        reason = reason_of(FuseRecurrence, parse(text, opset=18))
-        assert reason.startswith("Sigmoid of `")
-        assert "computes a gate that does not depend on the state" in reason
+@pytest.mark.parametrize(
+    ("outer", "op"),
+    [
+        ("gate = Softmax<axis = 1>(d)", "Softmax"),  # as in AUGRU, whose update attention scales
+        ("scaled = Relu(d) gate = Identity(scaled)", "Relu"),
+        ("inner = Sigmoid(d) gate = Mul(inner, d)", "Sigmoid"),
+        ("inner = Sigmoid(d) gate = Mul(d, inner)", "Sigmoid"),
+    ],
+)
+def test_a_gate_is_not_reported_as_a_mask(outer: str, op: str) -> None:
+    text = _model(f"{INNER} {MASKED.replace('(d, t)', '(gate, t)')}")
+    text = text.replace("hl, cl, y", f"{outer} hl, cl, y")
+    reason = reason_of(FuseRecurrence, parse(text, opset=18))
+    assert reason.startswith(f"{op} of `")
+    assert "computes a gate outside of the recurrence" in reason
+
+
+def test_a_mask_may_be_computed_from_an_activation() -> None:
+    outer = "inner = Sigmoid(d) above = Cast<to = 9>(inner) gate = Cast<to = 1>(above)"
+    text = _model(f"{INNER} {MASKED.replace('(d, t)', '(gate, t)')}")
+    text = text.replace("hl, cl, y", f"{outer} hl, cl, y")
+    assert "is data that is not known to be" in reason_of(FuseRecurrence, parse(text, opset=18))
 
 
 def test_the_cell_itself_is_fused() -> None:
