@@ -268,7 +268,8 @@ def markdown() -> str:
             _table(learning),
             "## com.microsoft\n",
             "Rules decompose most of these operators into standard ones, so that the rewritten\n"
-            "model runs on any runtime. TVM converts others, without regard to the domain.\n",
+            "model runs on any runtime. TVM converts others as the standard operators of the same\n"
+            "names.\n",
             _contrib_table(),
             "## Refused\n",
             "One error lists all nodes of a model that have no translation.\n",

@@ -239,6 +239,7 @@ class TestBadModels:
 
 WRONG_CALLS = {
     "no value": (["--input", "rate"], "'rate' has no value", "--input NAME=VALUE"),
+    "a bound of an input": (["--input", "T>=1"], "is a lower bound", '--dim "T>=1"'),
     "an input that is not there": (["--input", "sr=1"], "no input 'sr'", "rate, x"),
     "a value of another type": (["--input", "rate=fast"], "'rate'", "int64"),
     "a value that is not whole": (["--input", "rate=1.5"], "'rate'", "int64"),

@@ -192,6 +192,14 @@ def test_a_difference() -> None:
     assert "rewritten: crashed in 1 of 1 runs" in shown(found)
 
 
+def test_an_original_that_does_not_run(tmp_path: Path) -> None:
+    text = "g (float[N] x) => (float[N] y) { y = Softmax<axis = 5>(x) }"
+    found = check(write(tmp_path / "bad.onnx", text), Settings(), with_tvm=False)
+    assert found.status == 2
+    assert "does not run the original, with which the other columns are compared" in found.reason
+    assert "--no-verify" in found.reason
+
+
 def test_nothing_to_compare(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[100003] y) <int64[1] s = {100003}> { y = Reshape(x, s) }"
     found = check(write(tmp_path / "never.onnx", text), Settings(), with_tvm=False)

@@ -707,7 +707,11 @@ class TestManyModels:
         with console.capture() as captured:
             for part in render_summary(reasons, "title"):
                 console.print(part)
-        assert reasons[0].rule in captured.get()
+        title, head, first, *_ = captured.get().splitlines()
+        assert title == "title"
+        assert head.split() == ["nodes", "models", "rule", "reason"]
+        assert reasons[0].rule in first
+        assert len(render_summary([], "title")) == 1
 
     def test_every_node_of_the_corpus_has_a_reason(self, corpus: Path) -> None:
         for path in sorted(corpus.glob("*.onnx"))[2::6]:

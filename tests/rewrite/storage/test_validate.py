@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import onnxruntime
 import pytest
 from onnx import parser
 
@@ -37,6 +38,23 @@ def test_is_rejected(case: BadModel, tmp_path: Path) -> None:
 def test_cases_have_unique_names() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names) >= 40
+
+
+@pytest.mark.parametrize(
+    ("opset", "text"),
+    [
+        (17, "g (float[N] x) => (float[N] y) { y = com.microsoft.Gelu <__mark = 3> (x) }"),
+        (17, "g (float[N] x) => (float[N] y) { y = Relu <__mark = 3> (x) }"),
+        (17, "g () => (seq(int64) y) { y = SequenceEmpty <dtype = 7> () }"),
+        (21, """g (float[N] x, float s, int8 z) => (int8[N] y) {
+            y = QuantizeLinear <output_dtype = 0> (x, s, z) }"""),
+    ],
+)  # fmt: skip
+def test_what_onnxruntime_accepts_is_accepted(opset: int, text: str) -> None:
+    header = f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+    model = parser.parse_model(header + text)
+    onnxruntime.InferenceSession(model.SerializeToString())
+    check_graph(import_model(model).graph, model)
 
 
 def test_a_function_may_have_the_name_of_an_operator_of_onnxruntime() -> None:
