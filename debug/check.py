@@ -18,7 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..api import RewriteResult, rewrite_request
-from ..request import Settings
+from ..request import Request, Settings
+from ..rewrite.facts.assertions import Assertions
+from ..rewrite.running.branches import BranchRecorder, RecordingSession, with_outputs
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
@@ -171,11 +173,14 @@ def check(
             name: Candidate.of(proto, original, other, tolerances, folder)
             for name, other in others.items()
         }
+        feeds = []
         for case in cases:
+            feeds.append(case.feed)
             run = _compared(case, sides, assertions.inputs)
             if with_latency:
                 _measure(run, case, {ORIGINAL: original, **others})
             checked.runs.append(run)
+        checked.notes += _branch_notes(request, assertions, feeds)
         checked.refused = cases.refused_choices()
         checked.reason = "" if checked.runs else no_case_reason(cases)
     return checked
@@ -313,6 +318,23 @@ def _speed_text(runs: Sequence[RunComparison], column: Column) -> Text:
         return Text()
     ratio = median(ratios)
     return Text(f"{ratio:.1f}x", style="green" if ratio > 1 else "yellow")
+
+
+def _branch_notes(request: Request, asserted: Assertions, feeds: Sequence[Feed]) -> list[str]:
+    """A remark on each If of which all runs took the same branch."""
+    proto, folder = request.proto, request.base_dir
+    branches = BranchRecorder.of(proto, folder, asserted)
+    if not branches.conditions:
+        return []
+    recorded = with_outputs(proto, branches.conditions.values())
+    try:
+        with closing(IsolatedSession(SerializedModel(recorded, folder))) as session:
+            recording = RecordingSession(session, branches, len(proto.graph.output))
+            for feed in feeds:
+                recording.run(feed)
+    except ExecutionError:  # onnxruntime may not infer the type of a condition
+        return []
+    return branches.notes()
 
 
 def _verdict(checked: CheckResult) -> Text:

@@ -150,9 +150,9 @@ def _rule(request: Request, name: str) -> type[Rule] | None:
     kinds = {kind.name(): kind for phase in request.phases for kind in phase.rules}
     if name and name not in kinds:
         near = difflib.get_close_matches(name, kinds, 1)
-        meant = f"Perhaps {near[0]} is meant; " if near else ""
+        meant = f"Perhaps {near[0]} is meant. " if near else ""
         raise AssumptionError(
-            f"There is no rule '{name}'", where="--rule", remedy=f"{meant}see: looplift rules"
+            f"There is no rule '{name}'", where="--rule", remedy=f"{meant}See: looplift rules list"
         )
     return kinds.get(name)
 

@@ -80,11 +80,21 @@ class Search:
         self._types = types_of(self._current, self.base_dir)
         self._result = Reduction(size(model), self._current)
         self._earlier: onnx.ModelProto | None = None
-        if self._test(self._current) is not Verdict.SHOWS:
+        verdict = self._test(self._current)
+        if verdict is Verdict.INVALID:
+            raise LoopliftError(
+                "The model cannot be reduced: looplift or onnxruntime rejects it, or no run of it "
+                "succeeds, and a reduced model has to be valid",
+                remedy="`looplift verify` says why",
+            )
+        if verdict is not Verdict.SHOWS:
+            is_default = self.criterion.text == "differs"
             raise LoopliftError(
                 f"The model does not show what it must keep: {self.criterion.text}",
                 remedy="With `--keep differs`, the default, rewriting must change what the model "
-                "computes; check `--keep`, the assertions and the rules",
+                "computes; check `--keep`, the assertions and the rules"
+                if is_default
+                else "Check `--keep`, the assertions and the rules",
             )
         try:
             self._reduce()

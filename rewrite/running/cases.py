@@ -229,12 +229,17 @@ class Cases:
         choices = {name: self._choices[name] for name in names if name in self._choices}
         tried: set[tuple[int, ...]] = set()
         for proposal in size_assignments(names, choices, self._likely, accepted):
-            sizes = {name: max(proposal[name], self._minima.get(name, 0)) for name in names}
+            sizes = {name: self._at_least(name, proposal[name]) for name in names}
             if tuple(sizes.values()) in tried:
                 continue
             tried.add(tuple(sizes.values()))
             if given.elements({**self._exact, **sizes}) <= MOST_ELEMENTS or not names:
                 yield sizes
+
+    def _at_least(self, name: str, size: int) -> int:
+        """A proposed size; where it is below the least one that is asserted, as far above that."""
+        low = self._minima.get(name, 0)
+        return size if size >= low else low + size
 
     def _try(
         self, given: InputSignature, chosen: DimSizes, number: int, pinned: Mapping[str, Any]

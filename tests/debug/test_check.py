@@ -192,6 +192,16 @@ def test_a_difference() -> None:
     assert "rewritten: crashed in 1 of 1 runs" in shown(found)
 
 
+def test_a_branch_that_no_run_takes(tmp_path: Path) -> None:
+    text = """g (float[N] x) => (float[K] y) <int64 many = {1000}, int64 zero = {0}> {
+        sizes = Shape(x) n = Gather(sizes, zero) c = Greater(n, many)
+        y = If(c) <then_branch = t () => (float[P] a) { a = Relu(x) },
+                   else_branch = e () => (float[Q] b) { b = Neg(x) }> }"""
+    found = check(write(tmp_path / "branch.onnx", text), Settings(), with_tvm=False)
+    assert found.status == 0
+    assert any("no run took then_branch of If of `y`" in note for note in found.notes)
+
+
 def test_an_original_that_does_not_run(tmp_path: Path) -> None:
     text = "g (float[N] x) => (float[N] y) { y = Softmax<axis = 5>(x) }"
     found = check(write(tmp_path / "bad.onnx", text), Settings(), with_tvm=False)

@@ -176,6 +176,14 @@ class TestWhatIsKept:
             reduce(Request.of(model()), tmp_path / "s.onnx")
         assert list(tmp_path.iterdir()) == []
 
+    def test_a_model_that_onnxruntime_rejects(self, tmp_path: Path) -> None:
+        text = "g (float[N] x) => (float[N] y) { y = Softmax<axis = 5>(x) }"
+        given = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+        with pytest.raises(LoopliftError, match="onnxruntime rejects it") as caught:
+            reduce(Request.of(given), tmp_path / "s.onnx", keep="error axis")
+        assert "looplift verify" in caught.value.remedy
+        assert list(tmp_path.iterdir()) == []
+
     @pytest.mark.parametrize("keep", ["", "fires", "nonsense", "left"])
     def test_an_unknown_criterion(self, keep: str) -> None:
         with pytest.raises(LoopliftError, match="not something that a model can show"):
