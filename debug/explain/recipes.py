@@ -13,6 +13,7 @@ from ...rewrite.engine.inference_engine import InferenceEngine
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, bodies
 from ...rewrite.graph.views import LoopView
+from ...rules.recurrence.cell_diagnostics import EXTERNAL_GATE
 from ...rules.recurrence.length_masks import UNKNOWN_MASK
 
 _EXPORTERS = (("tf2onnx", "TensorFlow"), ("jax2onnx", "JAX"), ("pytorch", "PyTorch"))
@@ -61,6 +62,19 @@ RECIPES = (
         "`mask = tf.sequence_mask(lengths, T)`",
         "`mask = jnp.arange(T) < lengths[:, None]`, or `jnp.arange(T)[:, None] < lengths` where "
         "time comes first",
+    ),
+    Recipe(
+        EXTERNAL_GATE.removeprefix("{} "),
+        "no ONNX operator has such a gate, so a loop is needed; if it only marks padding at the "
+        "end, compute it from the lengths by a comparison",
+    ),
+    Recipe(
+        "no batching rule for",
+        "apply the operator to the whole sequence, outside of the loop, if it can take one more "
+        "axis",
+        "the operator on the stacked tensor, or `torch.vmap` of the body, instead of a Python loop",
+        "the operator on the whole tensor instead of `tf.map_fn`",
+        "`jax.vmap` instead of `lax.map` or `lax.scan`",
     ),
     Recipe(
         "a linear recurrence",

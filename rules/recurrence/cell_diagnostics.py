@@ -162,9 +162,15 @@ def explain(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
     found = _explained(facts, loop, reason)
     if UNKNOWN_MASK not in str(found):
         return found
-    gate = _external_gate(facts, loop, found.values[-1] if found.values else None)
+    mask = found.values[-1] if found.values else None
+    gate = _external_gate(facts, loop, mask)
     if gate is not None:
         return Miss(EXTERNAL_GATE, gate)
+    if isinstance(mask, Tensor) and _counts_iterations(facts, loop, mask):
+        return Miss(
+            "{} is decided by the number of the iteration, but not by whether it is below a length",
+            mask,
+        )
     other = mask_of_another_axis(facts, loop.reads)
     if other is None:
         return found
@@ -191,6 +197,17 @@ def _external_gate(facts: Facts, loop: CountedLoop, factor: object) -> Node | No
         if node.op in _MOVES | {"Add", "Mul", "Sub"}:
             waiting += (t for t in node.inputs[: 1 if node.op in _MOVES else None] if t.name)
     return None
+
+
+def _counts_iterations(facts: Facts, loop: CountedLoop, tensor: Tensor) -> bool:
+    """Whether a value is computed from nothing but the iteration number and constants."""
+    producer = facts.index.producer(tensor)
+    if producer is None or facts.index.graph_of(producer) is not loop.body:
+        return False
+    nodes = [producer, *_ancestors(facts, producer)]
+    results = {t for node in nodes for t in node.outputs}
+    leaves = {t for node in nodes for t in node.inputs if t.name and t not in results}
+    return all(t is loop.iteration or facts.is_constant(t) for t in leaves)
 
 
 def _is_name(size: Dim) -> bool:

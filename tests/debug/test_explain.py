@@ -32,6 +32,7 @@ from looplift.rules.loops.sequence_accumulation import SequenceInsertToScanOutpu
 from looplift.rules.loops.trivial_trip_counts import InlineSingleTripLoop
 from looplift.rules.recurrence import FuseRecurrence
 from looplift.rules.recurrence.length_masks import UNKNOWN_MASK
+from looplift.rules.vectorization.after_loop import VectorizeAfterLoop
 
 TEXT = """g (float[N] x, int64 rate, int64 m) => (float[N] y) <int64 fast = {16000}> {
     same = Cast<to = 7>(rate)
@@ -620,7 +621,7 @@ class TestEffects:
 
 class TestRecipes:
     def test_each_is_for_a_reason_that_a_rule_gives(self) -> None:
-        rules = (FuseRecurrence, InlineDecidedIf, SequenceInsertToScanOutput)
+        rules = (FuseRecurrence, InlineDecidedIf, SequenceInsertToScanOutput, VectorizeAfterLoop)
         reasons = [sentence.text for rule in rules for sentence in sentences(rule)]
         reasons.append(UNKNOWN_MASK)
         for each in RECIPES:

@@ -96,6 +96,11 @@ REASONS = {
         LSTM.replace("hn = Mul(o, tc)", "hp = Mul(o, tc) hn = MatMul(hp, proj)"),
         "no operator has a projection",
     ),
+    "choice by the iteration number": (
+        "p = MatMul(xt, w) xs = Slice(p, nil, three, one) k = Tanh(xs) r = Mod(t, two_) "
+        "z = Equal(r, zero) hn = Where(z, k, h) cn = Add(c, k)",
+        "`z` is decided by the number of the iteration, but not by whether it is below a length",
+    ),
     "mask of numbers": (f"{INNER} {MASKED}", "is data that is not known to be a prefix mask"),
     "mask that chooses": (f"{INNER} {CHOSEN}", "`m` is data that is not known to be a prefix mask"),
     "decay": (
@@ -123,7 +128,9 @@ REASONS = {
 @pytest.mark.parametrize(("nodes", "reason"), REASONS.values(), ids=REASONS.keys())
 def test_reasons(nodes: str, reason: str) -> None:
     text = _model(nodes).replace(
-        CONSTANTS, CONSTANTS + ", int64[1] two = {2}, float[3] s3 = {1, 2, 3}"
+        CONSTANTS,
+        CONSTANTS
+        + ", int64[1] two = {2}, float[3] s3 = {1, 2, 3}, int64 two_ = {2}, int64 zero = {0}",
     )
     assert reason in reason_of(FuseRecurrence, parse(text, opset=18))
     assert ops(rewritten(parse(text, opset=18), FEEDS, 1e-5).model).get("LSTM", 0) == 0
