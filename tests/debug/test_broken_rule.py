@@ -103,6 +103,7 @@ def run_pytest(test: Path, folder: Path) -> int:
     return done.returncode
 
 
+@pytest.mark.soak
 def test_the_nearest_model_does_not_show_it(folder: Path, reduced: dict[str, Any]) -> None:
     assert reduced["clean"] is not None
     status, _ = call(folder, "verify", str(reduced["clean"]))

@@ -73,7 +73,7 @@ SMALL = ["Winograd", "panels of channels", "vectors of positions"]
 
 
 @pytest.mark.parametrize(("sizes", "gathers"), [("h, w", True), ("2, 2", False)])
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", one_of(3, SMALL))
 def test_taps_are_gathered_for_unknown_sizes(name: str, sizes: str, gathers: bool) -> None:
     attributes, shape, channels = PLANES[name]
     text = model_of(f"1, {channels}, {sizes}", attributes)

@@ -12,6 +12,7 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.matmul import MatrixProduct
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
+from ..samples import one_of
 from ..small_models import parse
 
 
@@ -61,7 +62,7 @@ def test_equal_comparisons_of_sizes() -> None:
 
 @pytest.mark.parametrize(
     "joined",
-    ["And(a, b)", "Or(a, b)", "Not(b)", "And(a, nb)", "Or(na, nb)", "Not(ab)"],
+    one_of(2, ["And(a, b)", "Or(a, b)", "Not(b)", "And(a, nb)", "Or(na, nb)", "Not(ab)"]),
 )
 def test_scores_that_joined_masks_hide(joined: str) -> None:
     """The masks are the same for all heads; the product computes them again for each."""
