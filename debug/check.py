@@ -321,7 +321,7 @@ def _speed_text(runs: Sequence[RunComparison], column: Column) -> Text:
 
 
 def _branch_notes(request: Request, asserted: Assertions, feeds: Sequence[Feed]) -> list[str]:
-    """A remark on each If of which all runs took the same branch."""
+    """A note on each If that took the same branch in every run."""
     proto, folder = request.proto, request.base_dir
     branches = BranchRecorder.of(proto, folder, asserted)
     if not branches.conditions:

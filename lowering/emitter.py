@@ -50,6 +50,9 @@ from .values import (
 _OF_WINDOWS = frozenset({"AveragePool", "Conv", "ConvInteger", "LpPool", "MaxPool", "QLinearConv"})
 """The operators whose number of windows is a quotient, rounded down."""
 
+_CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "QLinearConv"})
+"""The operators for which TVM compiles no result without positions."""
+
 ControlFlow = Callable[["Emitter", Scope, Frame, Step], list[Value]]
 """Emits a node that holds bodies; gives the values of its outputs."""
 
@@ -231,16 +234,16 @@ class Emitter:
         return [self._with_valid_sizes(frame, node, value) for value in values]
 
     def _with_valid_sizes(self, frame: Frame, node: Node, value: Value) -> Value:
-        """A value without sizes for which TVM cannot compile the node.
+        """A value, without elements in place of sizes for which TVM cannot compile its node.
 
-        A branch or loop body whose sizes are negative fails when it runs, which no run may do.
-        Raises UnsupportedError if the main graph always fails.
+        A branch or loop body with a negative size fails if a run takes it. Raises UnsupportedError
+        for a negative size in the main graph, which every run takes.
         """
         shape = getattr(value.ty, "shape", None)
         sizes = list(shape.values) if isinstance(shape, relax.ShapeExpr) else []
         known = [size for size in map(as_int, sizes) if size is not None]
         smallest = min(known, default=1)
-        if smallest > 0 or (smallest == 0 and "Conv" not in node.op):
+        if smallest > 0 or (smallest == 0 and node.op not in _CONVOLUTIONS):
             return value
         if smallest < 0:
             if not frame.body.path:

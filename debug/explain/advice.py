@@ -18,7 +18,7 @@ from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import MOST_AXES
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
-from ...rewrite.symbolic import Dim, Expr, single_symbol, symbols
+from ...rewrite.symbolic import Dim, Expr, file_name, symbols
 from ...rules.recurrence.cell_diagnostics import ONE_NAME
 from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
 from ..command_options import mask_option
@@ -209,15 +209,12 @@ def dim_remedies(values: tuple[object, ...]) -> list[Remedy]:
 
 
 def equal_dims(reason: Reason) -> list[EqualDims]:
-    """What gives the two dims one name of which a reason says that they may be equal."""
-    names = [name for value in reason.values if (name := dim_name(value)) is not None]
-    return [EqualDims(*names)] if ONE_NAME in reason.template and len(names) == 2 else []
-
-
-def dim_name(value: object) -> str | None:
-    """The name, for a dim of the file; None for any other value."""
-    symbol = single_symbol(value) if isinstance(value, Expr) and is_named(value) else None
-    return None if symbol is None else symbol.name
+    """The remedy for a reason that says that two dims of the file may be equal."""
+    if ONE_NAME not in reason.template:
+        return []
+    names = [file_name(value) for value in reason.values if isinstance(value, Expr)]
+    one, other = (name for name in names if name is not None)
+    return [EqualDims(one, other)]
 
 
 def _label(owner: Node) -> str:

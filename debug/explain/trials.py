@@ -25,6 +25,7 @@ from ...rewrite.facts.assertions import Assertions
 from ...rewrite.facts.facts import Facts
 from ...rewrite.graph.ir import CONTROL_FLOW, Node
 from ...rewrite.storage.summary import control_flow_text
+from ...rewrite.symbolic import file_name
 from ...rules.loops.trivial_trip_counts import (
     EliminateZeroTripLoop,
     InlineSingleTripLoop,
@@ -32,7 +33,7 @@ from ...rules.loops.trivial_trip_counts import (
 )
 from ...rules.loops.unrolling import UnrollShortLoop
 from ..command_options import settings_options
-from .advice import EqualDims, Remedy, dim_name
+from .advice import EqualDims, Remedy
 
 MOST_TRIALS = 24
 """The most assertions tried for one model."""
@@ -250,7 +251,7 @@ def _values(facts: Facts, name: str, near: Sequence[int]) -> Iterator[Assertions
 def _with_one_name(facts: Facts, dims: EqualDims) -> Iterator[Assertions]:
     """Assertions that rename one of two dims to the other in the shapes of all inputs."""
     shapes = {
-        t.name: tuple(d if isinstance(d, int) else dim_name(d) for d in facts.shape(t) or ())
+        t.name: tuple(d if isinstance(d, int) else file_name(d) for d in facts.shape(t) or ())
         for t in facts.index.root.inputs
     }
     for kept, replaced in ((dims.one, dims.other), (dims.other, dims.one)):

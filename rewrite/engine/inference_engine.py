@@ -192,8 +192,8 @@ class UnsupportedNodes:
         for node, reasons in after.items():
             new = Counter(reasons) - Counter(self._of(node)) - gone
             for reason in new:
-                if reason.endswith(_OPEN_BATCH):
-                    batch = _batch_size(node, self._facts)
+                batch = _batch_size(node, self._facts) if reason.endswith(_OPEN_BATCH) else None
+                if batch is not None:
                     sentence = "{} does not support {} (here {})"
                     raise Refusal(sentence, self._engine.name, reason, batch, at=node)
                 raise Refusal("{} does not support {}", self._engine.name, reason, at=node)

@@ -17,6 +17,7 @@ from .expressions import (
     Symbol,
     Term,
     bounds,
+    file_name,
     fresh,
     of,
     single_symbol,
@@ -30,8 +31,8 @@ from .polynomials import add, is_size, largest_factor, mul, neg, product, sub
 
 __all__ = [
     "VARYING", "Atom", "Bounds", "Dim", "Expr", "Monomial", "Symbol", "Term",
-    "add", "bounds", "broadcastable", "ceildiv", "eq", "equal_shapes", "floordiv", "fresh",
-    "is_size", "largest_factor", "le", "lt", "maximum", "minimum", "mod", "mul", "neg",
+    "add", "bounds", "broadcastable", "ceildiv", "eq", "equal_shapes", "file_name", "floordiv",
+    "fresh", "is_size", "largest_factor", "le", "lt", "maximum", "minimum", "mod", "mul", "neg",
     "nonnegative", "nonzero", "of", "positive", "product", "single_symbol", "size", "sub",
     "substitute", "symbol", "symbols",
 ]  # fmt: skip

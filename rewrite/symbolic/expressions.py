@@ -172,6 +172,12 @@ def single_symbol(dim: Dim) -> Symbol | None:
     return atom if factor == 1 and len(monomial) == 1 and isinstance(atom, Symbol) else None
 
 
+def file_name(dim: Dim) -> str | None:
+    """The name of a dim that the file names; None for other dims, and for symbols of looplift."""
+    symbol = single_symbol(dim)
+    return symbol.name if symbol is not None and symbol.serial < 0 else None
+
+
 VARYING: Dim = Expr({(Symbol("varying", serial=next(_serial)),): 1}, 0)
 """The dim of a sequence's elements that may differ between them. A fresh dim must replace it before
 it becomes the dim of a tensor."""

@@ -18,7 +18,7 @@ from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.purity import TOTAL_ELEMENTWISE
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
-from ...rewrite.symbolic import Dim, single_symbol
+from ...rewrite.symbolic import Dim, file_name
 from .affine_forms import (
     ActivatedForm,
     AffineForm,
@@ -184,19 +184,20 @@ def explain(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
 def _external_gate(facts: Facts, loop: CountedLoop, factor: object) -> Node | None:
     """The activation outside the recurrence that a float factor of an update is computed with."""
     sequences = {read.slice: read.sequence for read in loop.reads}
-    waiting = deque([factor] if isinstance(factor, Tensor) else ())
-    for _ in range(_MOST_NODES):
-        tensor = waiting.popleft() if waiting else None
-        node = None if tensor is None else facts.index.producer(sequences.get(tensor, tensor))
-        if tensor is None:
-            return None
-        if node is None or node.domain or facts.dtype(node.outputs[0]) not in FLOAT_OR_DOUBLE:
-            continue
-        if node.op in _ACTIVATIONS:
-            return node
-        if node.op in _MOVES | {"Add", "Mul", "Sub"}:
-            waiting += (t for t in node.inputs[: 1 if node.op in _MOVES else None] if t.name)
-    return None
+
+    def producers(tensors: Iterable[Tensor]) -> Iterator[Node]:
+        for tensor in tensors:
+            node = facts.index.producer(sequences.get(tensor, tensor))
+            if node is not None and facts.dtype(node.outputs[0]) in FLOAT_OR_DOUBLE:
+                yield node
+
+    def operands(node: Node) -> Iterator[Node]:
+        if not node.domain and node.op in _MOVES | {"Add", "Mul", "Sub"}:
+            yield from producers(node.inputs)
+
+    first = next(producers([factor] if isinstance(factor, Tensor) else ()), None)
+    nodes = () if first is None else (first, *_reached(first, operands))
+    return next((n for n in nodes if n.op in _ACTIVATIONS and not n.domain), None)
 
 
 def _counts_iterations(facts: Facts, loop: CountedLoop, tensor: Tensor) -> bool:
@@ -208,12 +209,6 @@ def _counts_iterations(facts: Facts, loop: CountedLoop, tensor: Tensor) -> bool:
     results = {t for node in nodes for t in node.outputs}
     leaves = {t for node in nodes for t in node.inputs if t.name and t not in results}
     return all(t is loop.iteration or facts.is_constant(t) for t in leaves)
-
-
-def _is_name(size: Dim) -> bool:
-    """Whether a size is a dim of the file, not a size that looplift named."""
-    symbol = single_symbol(size)
-    return symbol is not None and symbol.serial < 0
 
 
 def _explained(facts: Facts, loop: CountedLoop, reason: Miss) -> Miss:
@@ -256,7 +251,7 @@ def _mismatched_sizes(facts: Facts, loop: CountedLoop) -> Miss | None:
             if one == other:
                 initial[sizes[2]] = one
             elif not any(isinstance(n, int) or facts.varies_in(n, loop.body) for n in (one, other)):
-                named = all(_is_name(size) for size in (one, other))
+                named = None not in (file_name(one), file_name(other))
                 advice = f"; {ONE_NAME}" if named else ", which are not known to be equal"
                 return Miss(
                     f"no carried value keeps its shape: {{}} broadcasts sizes {{}} and {{}}{advice}",

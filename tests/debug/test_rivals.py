@@ -14,7 +14,7 @@ from looplift.rewrite.graph.ir import Node
 from looplift.rules import PHASES
 from looplift.rules.loops.induction_variables import InductionVariableFromIteration
 
-from .test_explain import shown
+from .explained import shown
 
 
 class TestRulesThatComeFirst:

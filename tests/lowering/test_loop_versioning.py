@@ -27,6 +27,12 @@ def is_versioned(model: Any) -> bool:
     return any(name.endswith("_of_equal_sizes") for name in model.functions())
 
 
+def check_trip_counts(model: Any, sizes: tuple[int, ...], width: int) -> None:
+    assert is_versioned(model)
+    for count in (0, 1, 3):
+        model.check(np.int64(count), *(values(size, width) for size in sizes))
+
+
 CELL = """
 g (int64 m, float[t, b1, 4] x, float[b2, 4] h) => (float[p, 4] y, float[k, q, 4] rows) {
     y, rows = Loop (m, , h) <
@@ -73,10 +79,7 @@ g (int64 m, float[b1, 4] x, float[b2, 4] z, float[b3, 4] h) => (float[p, 4] y) {
     "sizes", [(2, 2, 2), (1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 2), (1, 1, 1)]
 )
 def test_batches_of_three_names(load: Load, sizes: tuple[int, int, int]) -> None:
-    model = load(THREE)
-    assert is_versioned(model)
-    for count in (0, 1, 3):
-        model.check(np.int64(count), *(values(size, 4) for size in sizes))
+    check_trip_counts(load(THREE), sizes, width=4)
 
 
 def test_scan_inputs_and_sizes_of_the_run(load: Load) -> None:
@@ -171,10 +174,7 @@ g (int64 m, float[b1, 2] x, float[b2, 2] h) => (float[p, 2] y, int64[2] sizes, i
 
 @pytest.mark.parametrize("sizes", [(3, 3), (1, 3), (1, 1)])
 def test_captured_sizes_are_those_of_the_version(load: Load, sizes: tuple[int, int]) -> None:
-    model = load(CAPTURES)
-    assert is_versioned(model)
-    for count in (0, 1, 3):
-        model.check(np.int64(count), *(values(size, 2) for size in sizes))
+    check_trip_counts(load(CAPTURES), sizes, width=2)
 
 
 def test_scan_outputs_of_known_sizes(load: Load) -> None:
