@@ -22,7 +22,13 @@ from .convolution import Chunk, Emission, image_convolution
 from .convolution_form import Convolved, convolution_of
 from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
-from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
+from .micro_kernels import (
+    MOST_ROW_STRIDE,
+    call_function,
+    call_panel,
+    native_tile,
+    share_of_next_panel,
+)
 from .nests import inlined
 from .padded_planes import odd_lines
 from .tap_products import call_tap_products
@@ -30,7 +36,7 @@ from .window_axes import taps_inside
 
 _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
-_LEAST_DEPTH = 64
+_LEAST_DEPTH = 32
 """Products for an output from which on transposing it costs less than it saves."""
 _BLOCK = 160
 """Rows of a panel of weights that stay in the first-level cache while all positions read them."""
@@ -73,7 +79,11 @@ class _Emission(Emission):
     """The kernel; a tile of output channels is a panel of the register tiles."""
 
     def __init__(self, kernel: tirx.PrimFunc, found: Convolved) -> None:
-        super().__init__(kernel, found, native_tile())
+        *outer, inner = found.axes
+        # Lines are copied as they are: a tile reads single elements, at a stride as well.
+        is_read = 2 * inner.phases > inner.stride
+        inner = replace(inner, is_interleaved=is_read and inner.stride <= MOST_ROW_STRIDE)
+        super().__init__(kernel, found, native_tile(), [*outer, inner])
         self._tile_rows = self._tile.width
 
     def _result_index(self, position: Any) -> Any:
@@ -143,6 +153,8 @@ class _Emission(Emission):
         first_result = bound(self._result_index(begin))
         passes = bound(ceil_div(self._result_index(end) - first_result, tile.rows))
         row = taps * tile.width
+        row_stride = self._axes[-1].step
+        planes_tile = replace(tile, in_planes=taps > 1, row_stride=row_stride)
         with (
             ib.serial(blocks) as block,
             ib.serial(tirx.Select(is_one_line == 1, int64(1), lines)) as number,
@@ -164,13 +176,13 @@ class _Emission(Emission):
                 )
                 following = tirx.address_of(self._weights[bound(weights_of_block + distance)])
                 rows_here = bound(tirx.min(last - position, rows))
-                plane = bound(position + channel * self._channel_stride)
+                plane = bound(position * row_stride + channel * self._channel_stride)
 
                 def multiply(first_tap: Any, used_taps: Any, adds: Any) -> None:
                     shift = first_tap * tile.width
                     call_panel(
-                        replace(tile, in_planes=taps > 1), static_size(self._rows), channels,
-                        rows_here, tirx.address_of(chunk.planes[plane]),
+                        planes_tile, static_size(self._rows), channels, rows_here,
+                        tirx.address_of(chunk.planes[plane]),
                         tirx.address_of(self._weights[bound(weights_of_block + shift)]),
                         tirx.address_of(scratch[bound(result * tile.width)]),
                         tirx.address_of(self._table[first_tap]), depth_here, self._channel_stride,

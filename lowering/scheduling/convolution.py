@@ -301,20 +301,21 @@ class Emission:
             most_positions = tirx.max(int64(most), longest_line)
             most_copied = most_positions + longest_line * reach
         # Odd numbers of cache lines, so that neither channels nor rows compete for the same ones.
-        channel_stride = odd_lines(lines * pitch * self._phases)
+        step = self._axes[-1].step
+        channel_stride = odd_lines(lines * pitch * (step * self._phases))
         out_row = odd_lines(ceil_div(longest, tile.width) * tile.width)
         self._together = 1 if self._is_depthwise else _TOGETHER
         # Sizes of buffers are expressions of the kernel's own sizes (see `bound`), and simple ones:
         # TVM takes seconds over others. Vectors of the last positions reach past the end, and the
         # epilogue reads whole vectors, too.
-        most_stride = odd_lines(most_copied * self._phases)
+        most_stride = odd_lines(most_copied * (step * self._phases))
         if self._multiplies_taps:
             most_stride = tirx.max(most_stride, int64(MOST_POSITIONS * self._count_of_taps))
         self._most_row = odd_lines(ceil_div(most_positions, tile.width) * tile.width)
         self._plane_elements = self._channels * most_stride + 2 * tile.width
         self._out_elements = self._most_row * (self._together * self._tile_rows) + tile.lanes
         self._length, self._pitch, self._out_row = bound(length), bound(pitch), bound(out_row)
-        self._plane = bound(lines * pitch)
+        self._plane = bound(lines * pitch * step)
         self._channel_stride = bound(channel_stride)
         total, chunk = bound(total), bound(chunk)
         chunks = bound(pieces(total, tirx.max(chunk, int64(1))))
@@ -437,7 +438,7 @@ class Emission:
     def _most_positions(self) -> int:
         """How many positions a chunk has at most."""
         # Of spread taps, a chunk reads little more than the planes with elements of the input.
-        phases = math.prod(axis.phases for axis in self._axes if not axis.is_spread)
+        phases = math.prod(axis.phases * axis.step for axis in self._axes if not axis.is_spread)
         per_position = (static_size(self._channels) or 256) * phases
         cached = _CACHED_BESIDE_WEIGHTS if self._is_shared() else _CACHED
         most = max(self._tile.width, cached // per_position)
@@ -501,7 +502,9 @@ class Emission:
         if self._taps == 1:
             ib.buffer_store(self._table, int64(0), [int64(0)])
             return
-        pitches = [self._pitch, int64(1)] if len(self._axes) > 1 else [int64(1)]
+        pitches = [int64(1)]
+        if len(self._axes) > 1:
+            pitches.insert(0, self._pitch * self._axes[-1].step)
         with ib.grid(*[int64(axis.taps) for axis in self._axes]) as taps:
             taps = list(taps) if len(self._axes) > 1 else [taps]
             tap: Any = int64(0)

@@ -44,10 +44,19 @@ class SpatialAxis:
     is_spread: bool = field(default=False, kw_only=True)
     """Whether each tap has a phase of its own, because taps are far apart. (By keyword only:
     subclasses add fields without defaults.)"""
+    is_interleaved: bool = field(default=False, kw_only=True)
+    """Whether the phases of the stride lie among each other, as in the input: as one phase."""
+
+    @property
+    def step(self) -> int:
+        """From the element of a phase that an output position reads to that for the next."""
+        return self.stride if self.is_interleaved else 1
 
     @property
     def phases(self) -> int:
         """How many phases of the stride the taps read."""
+        if self.is_interleaved:
+            return 1
         if self.is_spread:
             return self.taps
         period = self.stride // math.gcd(self.stride, self.dilation)
@@ -60,16 +69,18 @@ class SpatialAxis:
 
     def shift(self, tap: Any) -> Any:
         """How many elements of its phase lie before the first that a tap reads."""
+        if self.is_interleaved:
+            return tap * self.dilation
         return int64(0) if self.is_spread else tirx.floordiv(tap * self.dilation, self.stride)
 
     @property
     def reach(self) -> int:
-        """How far the last tap reaches beyond the first in its phase."""
+        """How many positions the last tap reaches beyond the first in its phase."""
         return 0 if self.is_spread else (self.taps - 1) * self.dilation // self.stride
 
     @property
     def extent(self) -> Any:
-        """The number of elements of a phase that are read."""
+        """The number of positions of a phase that are read."""
         return self.size + self.reach
 
 

@@ -31,6 +31,7 @@ from .lane_kernels import (
 from .map_kernels import map_kernels
 from .micro_kernels import (
     COPY_ROW,
+    MOST_ROW_STRIDE,
     PANELS,
     PRODUCT,
     TILE,
@@ -68,7 +69,11 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
     They have no global symbol, so that TVM compiles them as internal functions.
     """
     tiles = (native_tile(), narrow_tile())
-    in_planes = [replace(tile, in_planes=True) for tile in tiles]
+    in_planes = [
+        replace(tile, in_planes=True, row_stride=stride)
+        for stride in range(1, MOST_ROW_STRIDE + 1)
+        for tile in tiles
+    ]
     kinds = (*tiles, line_tile(), channel_tile(), *in_planes)
     names: dict[str, _Family] = {
         **{f"{TILE}{tile.size}": (tile, tile_function, select_tile) for tile in kinds},

@@ -27,6 +27,8 @@ from .lane_kernels import TRANSPOSE
 from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import span
 
+MOST_ROW_STRIDE = 32
+"""The largest row stride of a tile."""
 _AHEAD = 1 << 10
 """Elements from the weights that are multiplied to those that are prefetched.
 
@@ -46,6 +48,9 @@ class Tile:
     """The most rows."""
     in_planes: bool = False
     """Whether the table has places in `a` rather than in `b`, see `call_tile`."""
+    row_stride: int = 1
+    """From the element of `a` for a row to that for the next, if it has places in `a`. It is part
+    of the function: LLVM has no registers for rows at a distance known at run time."""
 
     @property
     def width(self) -> int:
@@ -55,7 +60,8 @@ class Tile:
     @property
     def size(self) -> str:
         """The part of a micro-kernel's name that tells tiles apart."""
-        return f"{'planes_' if self.in_planes else ''}{self.lanes}x{self.vectors}"
+        planes = f"planes_{self.row_stride}_" if self.in_planes else ""
+        return f"{planes}{self.lanes}x{self.vectors}"
 
 
 def native_tile() -> Tile:
@@ -105,8 +111,8 @@ def call_tile(
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
     `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. A tile
-    `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place. Where `adds` is not 0,
-    the sum is added to what `out` holds.
+    `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place, and its row stride is a
+    factor of r. Where `adds` is not 0, the sum is added to what `out` holds.
 
     `following` is an address and a step: for the n-th pair (i, j), a tile of several rows
     prefetches the element n * step after the address. If it is not in planes, it also prefetches
@@ -205,7 +211,7 @@ def call_panel(
     strides = (a_stride, int64(tile.width if tile.in_planes else 0))
 
     def call(kind: Tile) -> None:
-        kind = replace(kind, in_planes=tile.in_planes)
+        kind = replace(kind, in_planes=tile.in_planes, row_stride=tile.row_stride)
         call_tile(
             kind, rows, a, b, out, zero, counts, strides, width * taps, width, adds, a_ahead,
             following,
@@ -388,7 +394,7 @@ def tile_function(tile: Tile, rows: int) -> tirx.PrimFunc:
         def add(to: _Sums, i: Any, j: Any) -> None:
             steps = (table[j], j * a_j) if tile.in_planes else (j * a_j, table[j])
             first, of_b = i * a_i + steps[0], i * b_i + steps[1]
-            to.add(lambda row: a[first + row], b, of_b)
+            to.add(lambda row: a[first + row * tile.row_stride], b, of_b)
             if tile.rows > 1:
                 prefetch(following, (i * count_j + j) * step, is_write=0, locality=2)
             if tile.rows > 1 and not tile.in_planes:

@@ -2,6 +2,7 @@
 
 There is a plane for each channel and each phase of the stride. In a plane, neighbouring output
 positions read neighbouring elements whatever the stride and dilation, and lines follow each other.
+Where the phases of an axis are interleaved, they share a plane, and the elements are `step` apart.
 """
 
 from __future__ import annotations
@@ -186,26 +187,27 @@ class PaddedPlanes:
         line_variable, variable = self._found.positions[-2:]
         residues = self._residues(phase)
         lines = count + outer.reach
+        pitch = self._pitch * inner.step
         if outer.is_spread and self._skips_padding:
             start = bound(first * outer.stride + residues[-2])
             end = start + (count - 1) * outer.stride
             reads = tirx.all(start < outer.high, end >= outer.low)
             lines = bound(tirx.Select(reads, lines, int64(0)))
         with ib.serial(lines) as line:
-            target = bound(base + line * self._pitch)
+            target = bound(base + line * pitch)
             place = bound((first + line) * outer.stride + residues[-2])
             with ib.If(tirx.all(place >= outer.low, place < outer.high)):
                 with ib.Then():
                     here = {**values, line_variable: place}
                     self._copy_row(
-                        source, here, variable, inner, planes, target, residues[-1], self._pitch
+                        source, here, variable, inner, planes, target, residues[-1], pitch
                     )
                 with ib.Else():
                     row = tirx.address_of(planes[target])
-                    call_copy_row(row, row, self._pitch, 0, 0, 1, self._found.fill)
+                    call_copy_row(row, row, pitch, 0, 0, 1, self._found.fill)
         # The last chunk may have fewer lines. What vectors read after them has no meaning, but NaN
         # would choose a slower way, and denormal numbers would cost time.
-        used = bound((count + outer.reach) * self._pitch)
+        used = bound((count + outer.reach) * pitch)
         rest = tirx.address_of(planes[bound(base + used)])
         call_copy_row(rest, rest, self._plane - used, 0, 0, 1, tirx.const(0.0, "float32"))
 
@@ -214,17 +216,19 @@ class PaddedPlanes:
         planes: Any, target: Any, start: Any, extent: Any,
     ) -> None:  # fmt: skip
         """Copies `extent` elements from padded position `start` on, at the stride of the axis."""
+        # From an element of the plane to the next, in the padded input.
+        stride = axis.stride // axis.step
 
         def elements_before(limit: Any) -> Any:
             """How many of the elements lie before a padded position."""
-            number = ceil_div(limit - start, axis.stride)
+            number = ceil_div(limit - start, stride)
             return tirx.min(tirx.max(number, int64(0)), extent)
 
         low = bound(elements_before(axis.low))
         high = bound(tirx.max(elements_before(axis.high), low))
-        origin = source.position.at({**values, variable: start + low * axis.stride})
+        origin = source.position.at({**values, variable: start + low * stride})
         # No element is read where the row lies in the padding: the address need not be valid.
         call_copy_row(
             tirx.address_of(planes[target]), tirx.address_of(source.buffer[origin]),
-            low, high - low, extent - high, axis.stride, self._found.fill,
+            low, high - low, extent - high, stride, self._found.fill,
         )  # fmt: skip

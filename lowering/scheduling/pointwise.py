@@ -46,7 +46,7 @@ Lines of the input lie far from each other: the processor keeps the addresses of
 """
 _AHEAD = 32
 """Positions after those that are multiplied now, whose inputs are prefetched."""
-_LEAST_DEPTH = 48
+_LEAST_DEPTH = 32
 """Input channels from which on transposing the results costs less than it saves."""
 
 

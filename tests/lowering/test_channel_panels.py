@@ -39,6 +39,13 @@ PLANES: dict[str, tuple[str, tuple[int, ...]]] = {
         "pads = [12, 0, 20, 31], dilations = [8, 11], strides = [3, 2]",
         (48, 40, 4, 3),
     ),
+    "patches": ("pads = [0, 3, 3, 0], strides = [4, 4]", (48, 3, 4, 4)),
+    "fewer taps than the stride": ("pads = [1, 1, 1, 1], strides = [5, 3]", (32, 20, 2, 2)),
+    "every second tap of the stride": (
+        "pads = [4, 4, 4, 4], strides = [4, 4], dilations = [2, 2]",
+        (32, 12, 3, 3),
+    ),
+    "a long stride": ("pads = [20, 20, 20, 20], strides = [33, 33]", (32, 2, 34, 34)),
     "only padding": ("pads = [7, 5, 8, 9]", (32, 30, 3, 3)),
 }
 """Attributes and the shape of the weight."""
@@ -121,13 +128,13 @@ def test_on_processors_with_shorter_vectors(target: Any) -> None:
 @pytest.mark.parametrize(
     ("rule", "text", "shape"),
     [
-        ("one tap", "model (float[1, 40, h, w] x) => (y) { y = Conv (x, f) }", (64, 40, 1, 1)),
+        ("one tap", "model (float[1, 24, h, w] x) => (y) { y = Conv (x, f) }", (64, 24, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x) => (y) { y = Conv (x, f) }", (20, 64, 1, 1)),
         ("one tap", "model (float[1, 128, h, w] x) => (y) { y = Conv <group = 2> (x, f) }", (64, 64, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x) => (y) { y = Conv <pads = [1, 0, 0, 0]> (x, f) }", (64, 64, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x) => (y) { y = Conv <strides = [1, 2]> (x, f) }", (64, 64, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x, float[64, 64, 1, 1] f) => (y) { y = Conv (x, f) }", ()),
-        ("planes", "model (float[1, 16, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }", (64, 16, 1, 3)),
+        ("planes", "model (float[1, 10, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }", (64, 10, 1, 3)),
         ("planes", "model (float[1, 64, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }", (20, 64, 3, 3)),
         ("planes", "model (float[1, 64, n] x) => (y) { y = Conv <strides = [2]> (x, f) }", (64, 64, 5)),
     ],
