@@ -15,9 +15,9 @@ from typing import Any
 from tvm import sym, tirx
 from tvm.tirx.script import builder as ib
 
-from .affine import Affine, int64
+from .affine import Affine, int64, static_size
 from .convolution_form import Convolved, SpatialAxis
-from .emission import bound, ceil_div, for_items
+from .emission import bound, ceil_div, for_items, prefetch
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import call_copy_row, call_function
 
@@ -25,6 +25,8 @@ CACHE_LINE = 16
 """The float32 elements of a cache line of 64 bytes."""
 _COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
+_LEAST_PREFETCHED = 16
+"""Channels from which on copying a line prefetches that of the next channel."""
 _TRANSPOSED = 64
 """Positions of an image with channels last that are transposed at once."""
 
@@ -74,6 +76,9 @@ class PaddedPlanes:
         self._past_end = past_end
         self._skips_padding = skips_padding
         self._phases = math.prod(axis.phases for axis in axes)
+        # The processor prefetches along lines by itself.
+        count = static_size(channels)
+        self._prefetches_channels = count is None or count >= _LEAST_PREFETCHED
 
     def fill(
         self, planes: Any, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
@@ -227,6 +232,10 @@ class PaddedPlanes:
         low = bound(elements_before(axis.low))
         high = bound(tirx.max(elements_before(axis.high), low))
         origin = source.position.at({**values, variable: start + low * stride})
+        if self._prefetches_channels:
+            ahead = origin + source.position.of(self._found.channel)
+            with ib.serial(ceil_div((high - low) * stride, CACHE_LINE)) as line:
+                prefetch(source.buffer, ahead + line * CACHE_LINE, is_write=0, locality=3)
         # No element is read where the row lies in the padding: the address need not be valid.
         call_copy_row(
             tirx.address_of(planes[target]), tirx.address_of(source.buffer[origin]),
