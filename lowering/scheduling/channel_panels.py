@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import int64, static_size
 from .convolution import Chunk, Emission, image_convolution
-from .convolution_form import Convolved, convolution_of
+from .convolution_form import Convolved, are_plain, convolution_of
 from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
@@ -38,6 +38,9 @@ _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
 _LEAST_DEPTH = 32
 """Products for an output from which on transposing it costs less than it saves."""
+_MOST_COPIED = 128
+"""Products for an output up to which transposing it costs more than it saves if there are fewer
+inputs to copy."""
 _BLOCK = 160
 """Rows of a panel of weights that stay in the first-level cache while all positions read them."""
 
@@ -60,13 +63,24 @@ class ChannelPanels(ScheduleRule):  # type: ignore[misc]
 
 
 def _suits(found: Convolved) -> bool:
-    if len(found.axes) == 1:
+    if len(found.axes) == 1 or copies_less(found):
         return False
     rows = static_size(found.product.count(found.product.rows))
     depth = static_size(found.product.count(found.product.reduced))
     if rows is None or not fills_vectors(rows):
         return False
     return found.gives_channels_last or depth is None or depth >= _LEAST_DEPTH
+
+
+def copies_less(found: Convolved) -> bool:
+    """Whether a convolution copies little with positions in vectors: that of one tap, which gives
+    more channels than it has, copies its inputs without gaps, and need not transpose its results.
+    """
+    if found.gives_channels_last or not are_plain(found.axes):
+        return False
+    sizes = (found.product.rows, found.product.reduced)
+    rows, depth = (static_size(found.product.count(variables)) for variables in sizes)
+    return rows is not None and depth is not None and depth < rows and depth <= _MOST_COPIED
 
 
 def fills_vectors(channels: int) -> bool:

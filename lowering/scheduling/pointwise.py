@@ -3,7 +3,7 @@
     out[channel, position] = sum(input[k, position] * weight[k, channel] for k)
 
 The positions of a line of the input follow each other, which is the layout in which register tiles
-take their rows: nothing is copied, and a plane of 49 positions takes tiles for 50. The results are
+take their rows: nothing is copied, and a plane of 49 positions fills four tiles. The results are
 transposed before they are written.
 """
 
@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, static_size, unflattened
-from .channel_panels import fills_vectors
+from .channel_panels import copies_less, fills_vectors
 from .convolution import ConvolutionRule
 from .convolution_form import Convolved, are_plain
 from .emission import (
@@ -65,6 +65,8 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
         return False
     if any(v in product.a.position.coefficients for v in product.batch):
         return False  # groups
+    if copies_less(found):
+        return False
     depth, channels = (
         static_size(s) for s in (product.extent(found.channel), product.count(product.rows))
     )

@@ -22,9 +22,9 @@ SIZES = [
     for b, h, w in ((1, 7, 7), (0, 8, 8), (2, 5, 9), (1, 41, 33), (1, 90, 5), (1, 1, 20))
 ]
 ONE_TAP = {
-    "whole panels": (64, 48),
-    "half a panel": (80, 50),
-    "the last panel is not full": (127, 48),
+    "whole panels": (64, 72),
+    "half a panel": (80, 90),
+    "the last panel is not full": (95, 96),
     "one vector": (16, 48),
 }
 """Channels of output and of input."""
@@ -128,19 +128,22 @@ def test_on_processors_with_shorter_vectors(target: Any) -> None:
 @pytest.mark.parametrize(
     ("rule", "text", "shape"),
     [
-        ("one tap", "model (float[1, 24, h, w] x) => (y) { y = Conv (x, f) }", (64, 24, 1, 1)),
+        ("one tap", "model (float[1, 24, h, w] x) => (y) { y = Conv (x, f) }", (16, 24, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x) => (y) { y = Conv (x, f) }", (20, 64, 1, 1)),
         ("one tap", "model (float[1, 128, h, w] x) => (y) { y = Conv <group = 2> (x, f) }", (64, 64, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x) => (y) { y = Conv <pads = [1, 0, 0, 0]> (x, f) }", (64, 64, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x) => (y) { y = Conv <strides = [1, 2]> (x, f) }", (64, 64, 1, 1)),
         ("one tap", "model (float[1, 64, h, w] x, float[64, 64, 1, 1] f) => (y) { y = Conv (x, f) }", ()),
+        ("one tap", "model (float[1, 48, h, w] x) => (y) { y = Conv (x, f) }", (64, 48, 1, 1)),
+        ("planes", "model (float[1, 48, h, w] x) => (y) { y = Conv (x, f) }", (64, 48, 1, 1)),
         ("planes", "model (float[1, 10, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }", (64, 10, 1, 3)),
         ("planes", "model (float[1, 64, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }", (20, 64, 3, 3)),
         ("planes", "model (float[1, 64, n] x) => (y) { y = Conv <strides = [2]> (x, f) }", (64, 64, 5)),
     ],
     ids=[
         "few inputs", "vectors that are not full", "groups", "padding", "strides", "no constant",
-        "few products", "planes: vectors that are not full", "a line",
+        "more results than inputs", "planes: more results than inputs", "few products",
+        "planes: vectors that are not full", "a line",
     ],
 )  # fmt: skip
 def test_others_are_left_to_other_rules(rule: str, text: str, shape: tuple[int, ...]) -> None:
