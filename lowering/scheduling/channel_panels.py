@@ -138,6 +138,10 @@ class _Emission(Emission):
                 )
                 self._write(chunk, start, channels, panel, panel_end, results)
 
+    @property
+    def _reads_input(self) -> bool:
+        return False
+
     def _multiply_taps(self, chunk: Chunk, here: Any, scratch: Any) -> None:
         """Computes the results of a panel of weights for a small image."""
         width, taps = self._tile.width, self._taps

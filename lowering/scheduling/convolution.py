@@ -265,10 +265,11 @@ class Emission:
         images = bound(product_.count(self._images))
         sizes = [axis.size for axis in self._axes]
         width = self._axes[-1]
-        if self._multiplies_taps:
+        if self._multiplies_taps or self._reads_input:
             positions = product([axis.size for axis in self._found.axes])
-            # Those of a single panel. An image without positions may have lines.
-            is_small = tirx.all(positions > 0, positions <= min(MOST_POSITIONS, tile.width))
+            # Those of a single panel, or tile. An image without positions may have lines.
+            most = min(MOST_POSITIONS, tile.width) if self._multiplies_taps else channel_tile().rows
+            is_small = tirx.all(positions > 0, positions <= most)
             self._is_small = bound(tirx.Cast("int64", is_small))
         most = self._most_positions()
         is_shared = self._is_shared()
@@ -396,9 +397,16 @@ class Emission:
         is_known = all(static_size(number) is not None for number in known)
         return is_known and not self._is_depthwise and can_be_small(self._found)
 
+    @property
+    def _reads_input(self) -> bool:
+        """Whether small images are read where they are: by tiles that read no vectors of them."""
+        if self._is_depthwise or self._found.takes_channels_last:
+            return False
+        return self._is_line and are_plain(self._axes) and self._pads_weights
+
     def _if_small(self, small: Callable[[], None], other: Callable[[], None]) -> None:
         """Emits one of two ways to compute, for a small image or for another."""
-        if not self._multiplies_taps:
+        if not (self._multiplies_taps or self._reads_input):
             other()
             return
         with ib.If(self._is_small != 0):
@@ -483,10 +491,12 @@ class Emission:
     ) -> Any:
         """Copies what a chunk reads into a new buffer."""
         planes = ib.alloc_buffer((self._plane_elements,), "float32")
-        self._if_small(
-            lambda: self._gather_taps(values, planes, used_taps),
-            lambda: self._fill_planes(planes, values, first, count, is_shared),
-        )
+
+        def small() -> None:
+            if self._multiplies_taps:
+                self._gather_taps(values, planes, used_taps)
+
+        self._if_small(small, lambda: self._fill_planes(planes, values, first, count, is_shared))
         return planes
 
     def _fill_planes(
@@ -527,8 +537,9 @@ class Emission:
         with ib.serial(ceil_div(tile_end - tile, together)) as number:
             first_tile = bound(tile + number * together)
             tiles = bound(tirx.min(tile_end - first_tile, int64(together)))
+            of_small = self._sums_of_taps if self._multiplies_taps else self._sums_of_input
             self._if_small(
-                partial(self._sums_of_taps, chunk, first_tile, tiles, scratch),
+                partial(of_small, chunk, first_tile, tiles, scratch),
                 partial(self._sums, chunk, panel, panel_end, first_tile, tiles, scratch),
             )
             start = bound(first_tile * rows)
@@ -539,15 +550,34 @@ class Emission:
         self, chunk: Chunk, panel: Any, panel_end: Any, first_tile: Any, tiles: Any, scratch: Any
     ) -> None:
         """Computes a few tiles; a panel of the input stays in the cache while they pass over it."""
-        rows = self._tile_rows
         start = bound(panel * self._tile.width)
+        self._multiply_panels(
+            chunk, tirx.address_of(chunk.planes[start]), self._channel_stride, panel_end - panel,
+            chunk.positions - start, first_tile, tiles, scratch,
+        )  # fmt: skip
+
+    def _sums_of_input(self, chunk: Chunk, first_tile: Any, tiles: Any, scratch: Any) -> None:
+        """Computes a few tiles for a small image that is read where it is."""
+        position = self._found.position
+        source = tirx.address_of(self._source[bound(position.at(chunk.values))])
+        channel = self._found.channel
+        stride = int64(0) if channel is None else position.of(channel)
+        self._multiply_panels(
+            chunk, source, stride, int64(1), chunk.positions, first_tile, tiles, scratch
+        )
+
+    def _multiply_panels(
+        self, chunk: Chunk, planes: Any, channel_stride: Any, panels: Any, positions: Any,
+        first_tile: Any, tiles: Any, scratch: Any,
+    ) -> None:  # fmt: skip
+        """Multiplies panels of the planes at an address by a few tiles of weights."""
+        rows = self._tile_rows
         weights = (chunk.group * self._tiles + first_tile) * self._channels * (self._taps * rows)
         call_panels(
-            self._tile, tirx.address_of(self._weights[bound(weights)]),
-            tirx.address_of(chunk.planes[start]), scratch.data, self._table.data,
-            panels=panel_end - panel, positions=chunk.positions - start, tiles=tiles,
+            self._tile, tirx.address_of(self._weights[bound(weights)]), planes, scratch.data,
+            self._table.data, panels=panels, positions=positions, tiles=tiles,
             rows=self._rows - first_tile * rows, tile_rows=rows, channels=self._channels,
-            taps=self._taps, depth=self._depth(), channel_stride=self._channel_stride,
+            taps=self._taps, depth=self._depth(), channel_stride=channel_stride,
             out_row=self._out_row, most_few=channel_tile().rows if self._pads_weights else 0,
         )  # fmt: skip
 

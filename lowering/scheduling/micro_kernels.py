@@ -27,6 +27,13 @@ from .lane_kernels import TRANSPOSE
 from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import span
 
+ROWS_OF_KNOWN_STRIDES = 12
+"""The most rows of a tile where strides of `a` and `b` are known to be multiples of each other.
+
+LLVM then reads both by one index, loads more elements before it uses them, and moves sums of more
+rows to memory. Functions for more rows are not inlined: in one for all, no number of rows would be
+spared.
+"""
 MOST_ROW_STRIDE = 32
 """The largest row stride of a tile."""
 _AHEAD = 1 << 10
@@ -414,7 +421,8 @@ def tile_function(tile: Tile, rows: int) -> tirx.PrimFunc:
         with ib.serial(count_i - groups * together) as i, ib.serial(count_j) as j:
             add(sums, groups * together + i, j)
         sums.store(out, out_row)
-    return builder.get()
+    function = builder.get()
+    return noinline(function) if rows > ROWS_OF_KNOWN_STRIDES else function
 
 
 def panels_function(tile: Tile) -> tirx.PrimFunc:

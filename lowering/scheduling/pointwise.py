@@ -30,7 +30,13 @@ from .emission import (
     unless_empty,
 )
 from .lane_kernels import TRANSPOSE
-from .micro_kernels import call_function, call_panel, native_tile, share_of_next_panel
+from .micro_kernels import (
+    ROWS_OF_KNOWN_STRIDES,
+    call_function,
+    call_panel,
+    native_tile,
+    share_of_next_panel,
+)
 from .nests import substituted
 from .packing import is_constant_operand, or_zero, pack_weights
 from .padded_planes import odd_lines
@@ -158,8 +164,10 @@ class _Emission:
         tile = self._tile
         origin = bound(self._position.at(values) + first)
         weights = bound(panel * (self._depth * tile.width))
-        rows = bound(even_part(count, int64(tile.rows)))
         stride = self._position.of(self._found.channel)
+        is_multiple = (static_size(stride) or 1) % tile.width == 0
+        most = min(tile.rows, ROWS_OF_KNOWN_STRIDES) if is_multiple else tile.rows
+        rows = bound(even_part(count, int64(most)))
         depth = -(-self._depth // -(-self._depth // _BLOCK))
         passes = bound(ceil_div(count, tirx.max(rows, int64(1))))
         row = int64(tile.width)

@@ -86,6 +86,16 @@ def test_products_without_constants() -> None:
     check(f"model ({text}) => (y) {{ y = MatMul (q, k) }}", {}, sizes)
 
 
+SPILL = re.compile(r"%[yz]mm\d+, [-\d]*\(%rsp\)")
+"""A store of a vector register to the stack."""
+
+
+def machine_code(compiled: relax.VMExecutable, name: str) -> dict[str, str]:
+    """The assembly of each function whose name matches."""
+    assembly = compiled.mod.imports[0].inspect_source("asm")
+    return dict(re.findall(rf"^({name}):(.*?)\.size\s+\1", assembly, re.DOTALL | re.MULTILINE))
+
+
 @pytest.mark.parametrize("processor", ["znver4", "skylake-avx512", "haswell"])
 def test_the_sums_of_a_product_stay_in_registers(processor: str) -> None:
     """Also where several kernels share the function, which LLVM then adapts to none of them."""
@@ -93,13 +103,27 @@ def test_the_sums_of_a_product_stay_in_registers(processor: str) -> None:
         p = MatMul (x, w) q = MatMul (p, v) t = Transpose <perm = [1, 0]> (z) y = MatMul (t, q) }"""
     model = with_weights(text, {"w": weight(24, 40), "v": weight(40, 33)})
     compiled = looplift.compile(looplift.from_onnx(model), {"kind": "llvm", "mcpu": processor})
-    assembly = compiled.mod.imports[0].inspect_source("asm")
-    name = r"looplift_product_\w+?_\d+_compute_"
-    functions = re.findall(rf"^({name}):(.*?)\.size\s+\1", assembly, re.DOTALL | re.MULTILINE)
+    functions = machine_code(compiled, r"looplift_product_\w+?_\d+_compute_")
     assert len(functions) >= 6
-    for _, code in functions:
+    for code in functions.values():
         assert "vfmadd" in code
-        assert not re.findall(r"%[yz]mm\d+, [-\d]*\(%rsp\)", code)
+        assert not SPILL.search(code)
+
+
+@pytest.mark.parametrize("size", ["8, 8", "16, 16", "h, w"])
+def test_the_sums_of_a_convolution_stay_in_registers(size: str) -> None:
+    """Also where LLVM knows that lines of the input are a multiple of a tile apart."""
+    text = f"model (float[1, 256, {size}] x) => (y) {{ y = Conv (x, w) }}"
+    model = with_weights(text, {"w": weight(64, 256, 1, 1)})
+    target = {"kind": "llvm", "mcpu": "skylake-avx512"}
+    compiled = looplift.compile(looplift.from_onnx(model), target)
+    functions = machine_code(compiled, r"looplift_tile_16x2\w*?_compute_")
+    of_rows = {name: re.findall(r"_(\d+)_compute_", name) for name in functions}
+    assert {"looplift_tile_16x2_compute_", "looplift_tile_16x2_14_compute_"} <= set(of_rows)
+    called = [n for n, rows in of_rows.items() if size == "h, w" or not rows or int(rows[0]) <= 12]
+    for name in called:
+        assert "vfmadd" in functions[name]
+        assert not SPILL.search(functions[name])
 
 
 def test_a_product_stores_each_of_its_sums_once() -> None:
