@@ -39,8 +39,7 @@ _MOST_WASTE = 9 / 8
 _LEAST_DEPTH = 32
 """Products for an output from which on transposing it costs less than it saves."""
 _MOST_COPIED = 128
-"""Products for an output up to which transposing it costs more than it saves if there are fewer
-inputs to copy."""
+"""The most inputs of a 1x1 convolution that are copied rather than transposing more outputs."""
 _BLOCK = 160
 """Rows of a panel of weights that stay in the first-level cache while all positions read them."""
 
@@ -63,7 +62,7 @@ class ChannelPanels(ScheduleRule):  # type: ignore[misc]
 
 
 def _suits(found: Convolved) -> bool:
-    if len(found.axes) == 1 or copies_less(found):
+    if len(found.axes) == 1 or prefers_positions_in_vectors(found):
         return False
     rows = static_size(found.product.count(found.product.rows))
     depth = static_size(found.product.count(found.product.reduced))
@@ -72,9 +71,10 @@ def _suits(found: Convolved) -> bool:
     return found.gives_channels_last or depth is None or depth >= _LEAST_DEPTH
 
 
-def copies_less(found: Convolved) -> bool:
-    """Whether a convolution copies little with positions in vectors: that of one tap, which gives
-    more channels than it has, copies its inputs without gaps, and need not transpose its results.
+def prefers_positions_in_vectors(found: Convolved) -> bool:
+    """Whether a 1x1 convolution is faster with positions in vectors.
+
+    It copies its few inputs, and does not transpose its more numerous results.
     """
     if found.gives_channels_last or not are_plain(found.axes):
         return False
@@ -94,9 +94,10 @@ class _Emission(Emission):
 
     def __init__(self, kernel: tirx.PrimFunc, found: Convolved) -> None:
         *outer, inner = found.axes
-        # Lines are copied as they are: a tile reads single elements, at a stride as well.
-        is_read = 2 * inner.phases > inner.stride
-        inner = replace(inner, is_interleaved=is_read and inner.stride <= MOST_ROW_STRIDE)
+        # A register tile reads single elements, at a stride as well. Where the taps read most
+        # phases, it is cheaper to copy whole lines than to separate the phases.
+        reads_most = 2 * inner.phases > inner.stride
+        inner = replace(inner, is_interleaved=reads_most and inner.stride <= MOST_ROW_STRIDE)
         super().__init__(kernel, found, native_tile(), [*outer, inner])
         self._tile_rows = self._tile.width
 
@@ -172,7 +173,7 @@ class _Emission(Emission):
         passes = bound(ceil_div(self._result_index(end) - first_result, tile.rows))
         row = taps * tile.width
         row_stride = self._axes[-1].step
-        planes_tile = replace(tile, in_planes=taps > 1, row_stride=row_stride)
+        planes_tile = replace(tile, in_planes=taps > 1 or row_stride > 1, row_stride=row_stride)
         with (
             ib.serial(blocks) as block,
             ib.serial(tirx.Select(is_one_line == 1, int64(1), lines)) as number,

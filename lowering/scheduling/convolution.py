@@ -8,7 +8,7 @@ packed into tiles of output channels once. Depthwise convolutions, with one outp
 group, take a tile of one row and twice as many vectors.
 
 An image whose size is unknown until run time may turn out to be small. It is multiplied tap by tap,
-without the taps that read only padding (`tap_products`).
+without the taps that read only padding (`tap_products`); one of a single tap is read where it is.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class Chunk:
     positions: Any
     """The number of positions in the planes, with those between lines."""
     planes: Any
-    """The copied input. Of a small image: what each used tap reads, see `gather_taps`."""
+    """The copied input. Of a small image: what each used tap reads, see `gather_taps`, and
+    nothing where it is read where it is."""
     used_taps: Any
     """The list of the taps that read an element of a small image; None where no image is multiplied
     tap by tap."""
@@ -156,7 +157,10 @@ class Emission:
         self, kernel: tirx.PrimFunc, found: Convolved, tile: Tile,
         axes: Sequence[SpatialAxis] | None = None,
     ) -> None:  # fmt: skip
-        """`axes` are those of the planes, if they differ from those of the convolution."""
+        """`axes` are those of the planes, if they differ from those of the convolution. Only a
+        subclass that reads planes at their `step` may give interleaved ones.
+        """
+        self._pads_weights = False
         self._kernel = kernel
         self._found = found
         self._product = found.product
@@ -267,8 +271,9 @@ class Emission:
         width = self._axes[-1]
         if self._multiplies_taps or self._reads_input:
             positions = product([axis.size for axis in self._found.axes])
-            # Those of a single panel, or tile. An image without positions may have lines.
-            most = min(MOST_POSITIONS, tile.width) if self._multiplies_taps else channel_tile().rows
+            # Few enough for a single panel. An image without positions may have lines.
+            of_taps = min(MOST_POSITIONS, tile.width)
+            most = of_taps if self._multiplies_taps else channel_tile().rows
             is_small = tirx.all(positions > 0, positions <= most)
             self._is_small = bound(tirx.Cast("int64", is_small))
         most = self._most_positions()
@@ -399,8 +404,13 @@ class Emission:
 
     @property
     def _reads_input(self) -> bool:
-        """Whether small images are read where they are: by tiles that read no vectors of them."""
+        """Whether small images of one tap are read where they are: by tiles that read no vectors of
+        them.
+        """
         if self._is_depthwise or self._found.takes_channels_last:
+            return False
+        size = static_size(product([axis.size for axis in self._axes]))
+        if size is not None and size > channel_tile().rows:
             return False
         return self._is_line and are_plain(self._axes) and self._pads_weights
 
@@ -489,7 +499,7 @@ class Emission:
     def _copy_input(
         self, values: dict[Any, Any], first: Any, count: Any, used_taps: Any, is_shared: bool
     ) -> Any:
-        """Copies what a chunk reads into a new buffer."""
+        """Copies what a chunk reads into a new buffer, unless it is read where it is."""
         planes = ib.alloc_buffer((self._plane_elements,), "float32")
 
         def small() -> None:
@@ -557,7 +567,7 @@ class Emission:
         )  # fmt: skip
 
     def _sums_of_input(self, chunk: Chunk, first_tile: Any, tiles: Any, scratch: Any) -> None:
-        """Computes a few tiles for a small image that is read where it is."""
+        """Computes a few tiles for a small image that is read where it is: one panel of a chunk."""
         position = self._found.position
         source = tirx.address_of(self._source[bound(position.at(chunk.values))])
         channel = self._found.channel

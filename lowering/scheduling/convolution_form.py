@@ -45,16 +45,16 @@ class SpatialAxis:
     """Whether each tap has a phase of its own, because taps are far apart. (By keyword only:
     subclasses add fields without defaults.)"""
     is_interleaved: bool = field(default=False, kw_only=True)
-    """Whether the phases of the stride lie among each other, as in the input: as one phase."""
+    """Whether a plane keeps all phases of the stride, in the order of the input."""
 
     @property
     def step(self) -> int:
-        """From the element of a phase that an output position reads to that for the next."""
+        """The distance in a plane between what neighbouring output positions read."""
         return self.stride if self.is_interleaved else 1
 
     @property
     def phases(self) -> int:
-        """How many phases of the stride the taps read."""
+        """How many planes the phases of the stride that the taps read are copied into."""
         if self.is_interleaved:
             return 1
         if self.is_spread:

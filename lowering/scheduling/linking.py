@@ -94,7 +94,7 @@ def link_micro_kernels(module: tvm.IRModule) -> tvm.IRModule:
         },
         **{
             f"{TAP_PRODUCTS}{tile.size}": partial(tap_products, tile)
-            for tile in (native_tile(), channel_tile(), in_planes[0])
+            for tile in (native_tile(), channel_tile(), replace(native_tile(), in_planes=True))
         },
         GATHER: gather_taps,
         COPY_ROW: lambda: copy_row_function(lanes),

@@ -28,14 +28,14 @@ from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import span
 
 ROWS_OF_KNOWN_STRIDES = 12
-"""The most rows of a tile where strides of `a` and `b` are known to be multiples of each other.
+"""The most rows whose sums stay in registers where one of the strides of `a` and `b` is a known
+multiple of the other.
 
-LLVM then reads both by one index, loads more elements before it uses them, and moves sums of more
-rows to memory. Functions for more rows are not inlined: in one for all, no number of rows would be
-spared.
+LLVM then addresses both by one index, loads more elements early, and spills the sums of larger
+tiles. Functions for more rows are not inlined, so that their spills do not affect smaller ones.
 """
 MOST_ROW_STRIDE = 32
-"""The largest row stride of a tile."""
+"""The largest row stride of a tile: patches of images are at most that far apart."""
 _AHEAD = 1 << 10
 """Elements from the weights that are multiplied to those that are prefetched.
 
@@ -56,8 +56,11 @@ class Tile:
     in_planes: bool = False
     """Whether the table has places in `a` rather than in `b`, see `call_tile`."""
     row_stride: int = 1
-    """From the element of `a` for a row to that for the next, if it has places in `a`. It is part
-    of the function: LLVM has no registers for rows at a distance known at run time."""
+    """The distance in `a` between neighbouring rows, for a tile in planes. It is a constant of the
+    function: for a distance known only at run time, LLVM runs out of registers."""
+
+    def __post_init__(self) -> None:
+        assert self.in_planes or self.row_stride == 1, "only tiles in planes have a row stride"
 
     @property
     def width(self) -> int:
@@ -114,12 +117,12 @@ def call_tile(
     a_ahead: Any = 0,
     following: tuple[Any, Any] | None = None,
 ) -> None:
-    """Emits a call of the micro-kernel for convolutions, whose rows of a are neighbours.
+    """Emits a call of the micro-kernel for convolutions.
 
     It computes `out[r * out_row + v]`, the sum over i < counts[0] and j < counts[1] of
-    `a[i * a_strides[0] + j * a_strides[1] + r] * b[i * b_stride + table[j] + v]`. A tile
-    `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place, and its row stride is a
-    factor of r. Where `adds` is not 0, the sum is added to what `out` holds.
+    `a[i * a_strides[0] + j * a_strides[1] + r * tile.row_stride] * b[i * b_stride + table[j] + v]`.
+    A tile `in_planes` has `table[j]` and `j * a_strides[1]` in each other's place; only such a tile
+    may have a row stride other than 1. Where `adds` is not 0, the sum is added to what `out` holds.
 
     `following` is an address and a step: for the n-th pair (i, j), a tile of several rows
     prefetches the element n * step after the address. If it is not in planes, it also prefetches
@@ -206,12 +209,12 @@ def call_panel(
     depth: Any, a_stride: Any, taps: int = 1, adds: Any = 0, a_ahead: Any = 0,
     following: tuple[Any, Any] | None = None, used_taps: Any = None,
 ) -> None:  # fmt: skip
-    """Emits a call that multiplies `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
+    """Emits a call that multiplies rows `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
 
     Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
-    address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r]` by `b[k, t, v]`, and
-    `zero` is the address of the table. If `used_taps` is given, only that many taps are multiplied.
-    `adds`, `a_ahead` and `following` are those of `call_tile`.
+    address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r * tile.row_stride]` by
+    `b[k, t, v]`, and `zero` is the address of the table. If `used_taps` is given, only that many
+    taps are multiplied. `adds`, `a_ahead` and `following` are those of `call_tile`.
     """
     counts = depth, int64(taps) if used_taps is None else used_taps
     width = int64(tile.width)
@@ -277,7 +280,7 @@ _PRODUCT_POINTERS = ("a", "b", "out", "following")
 _ROWS_OF_POINTER = 3
 """Rows of a product that are read at strides from one pointer.
 
-With an address for each of 12 rows, LLVM has no registers for all of them, and moves sums to memory
+With an address for each row, LLVM has no registers for all of them, and moves sums to memory
 in every step.
 """
 

@@ -59,10 +59,10 @@ class PaddedPlanes:
         channels: Any, pitch: Any, plane: Any, channel_stride: Any, *, most_lines: Any,
         past_end: int, skips_padding: bool,
     ) -> None:  # fmt: skip
-        """`plane` and `channel_stride` are numbers of elements, `most_lines` the lines of output
-        that a chunk has at most. Vectors read `past_end` elements beyond the last plane. With
-        `skips_padding`, taps that read only padding in every line of the chunk are never read, so
-        that their planes stay unfilled.
+        """`pitch` is a number of positions, `plane` and `channel_stride` are numbers of elements,
+        `most_lines` the lines of output that a chunk has at most. Vectors read `past_end` elements
+        beyond the last plane. With `skips_padding`, taps that read only padding in every line of
+        the chunk are never read, so that their planes stay unfilled.
         """
         self._found = found
         self._axes = list(axes)
@@ -76,9 +76,10 @@ class PaddedPlanes:
         self._past_end = past_end
         self._skips_padding = skips_padding
         self._phases = math.prod(axis.phases for axis in axes)
-        # The processor prefetches along lines by itself.
+        # Lines of channels lie far apart; the processor prefetches only along a line.
         count = static_size(channels)
-        self._prefetches_channels = count is None or count >= _LEAST_PREFETCHED
+        has_many = count is None or count >= _LEAST_PREFETCHED
+        self._prefetches_channels = has_many and not found.takes_channels_last
 
     def fill(
         self, planes: Any, values: dict[Any, Any], first: Any, count: Any, is_shared: bool
@@ -220,7 +221,9 @@ class PaddedPlanes:
         self, source: _Source, values: dict[Any, Any], variable: Any, axis: SpatialAxis,
         planes: Any, target: Any, start: Any, extent: Any,
     ) -> None:  # fmt: skip
-        """Copies `extent` elements from padded position `start` on, at the stride of the axis."""
+        """Copies `extent` elements from padded position `start` on: all if the phases of the axis
+        are interleaved, those at its stride otherwise.
+        """
         # From an element of the plane to the next, in the padded input.
         stride = axis.stride // axis.step
 

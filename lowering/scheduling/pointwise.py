@@ -3,8 +3,8 @@
     out[channel, position] = sum(input[k, position] * weight[k, channel] for k)
 
 The positions of a line of the input follow each other, which is the layout in which register tiles
-take their rows: nothing is copied, and a plane of 49 positions fills four tiles. The results are
-transposed before they are written.
+take their rows: nothing is copied, and on AVX-512 a plane of 49 positions takes four tiles. The
+results are transposed before they are written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, static_size, unflattened
-from .channel_panels import copies_less, fills_vectors
+from .channel_panels import fills_vectors, prefers_positions_in_vectors
 from .convolution import ConvolutionRule
 from .convolution_form import Convolved, are_plain
 from .emission import (
@@ -71,7 +71,7 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
         return False
     if any(v in product.a.position.coefficients for v in product.batch):
         return False  # groups
-    if copies_less(found):
+    if prefers_positions_in_vectors(found):
         return False
     depth, channels = (
         static_size(s) for s in (product.extent(found.channel), product.count(product.rows))
@@ -165,9 +165,10 @@ class _Emission:
         origin = bound(self._position.at(values) + first)
         weights = bound(panel * (self._depth * tile.width))
         stride = self._position.of(self._found.channel)
-        is_multiple = (static_size(stride) or 1) % tile.width == 0
-        most = min(tile.rows, ROWS_OF_KNOWN_STRIDES) if is_multiple else tile.rows
-        rows = bound(even_part(count, int64(most)))
+        known = static_size(stride)
+        is_multiple = known is not None and known % tile.width == 0
+        most_rows = min(tile.rows, ROWS_OF_KNOWN_STRIDES) if is_multiple else tile.rows
+        rows = bound(even_part(count, int64(most_rows)))
         depth = -(-self._depth // -(-self._depth // _BLOCK))
         passes = bound(ceil_div(count, tirx.max(rows, int64(1))))
         row = int64(tile.width)

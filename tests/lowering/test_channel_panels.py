@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,11 +11,12 @@ from tvm import tirx
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.channel_panels import ChannelPanels
+from looplift.lowering.scheduling.convolution import Convolution
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.pointwise import Pointwise
 
 from ..samples import one_of
-from .comparison import TARGETS, check, weight, with_weights
+from .comparison import TARGETS, check, taken_by, weight, with_weights
 
 RULES: dict[str, Any] = {"one tap": Pointwise, "planes": ChannelPanels}
 SIZES = [
@@ -26,6 +28,7 @@ ONE_TAP = {
     "half a panel": (80, 90),
     "the last panel is not full": (95, 96),
     "one vector": (16, 48),
+    "more inputs than are copied": (256, 129),
 }
 """Channels of output and of input."""
 PLANES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -97,6 +100,47 @@ def test_planes_of_any_size(name: str) -> None:
     check(text, weights, SIZES)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "shape", "row_stride"),
+    [
+        ("strides = [2, 2]", (32, 12, 3, 3), 2),
+        ("strides = [4, 4]", (48, 3, 4, 4), 4),
+        ("strides = [1, 33]", (32, 2, 2, 34), 1),
+        ("strides = [4, 4], dilations = [2, 2]", (32, 12, 3, 3), 1),
+    ],
+    ids=["every phase", "patches", "a long stride", "every second phase"],
+)
+def test_lines_are_copied_whole_where_taps_read_most_phases(
+    attributes: str, shape: tuple[int, ...], row_stride: int
+) -> None:
+    text = f"model (float[1, {shape[1]}, 9, 270] x) => (y) {{ y = Conv <{attributes}> (x, f) }}"
+    weights = {"f": weight(*shape)}
+    compiled = looplift.compile(looplift.from_onnx(with_weights(text, weights)), "native")
+    code = compiled.mod.imports[0].inspect_source("ll")
+    assert set(re.findall(r"@looplift_tile_planes_(\d+)_", code)) == {str(row_stride)}
+    check(text, weights, [{}])
+
+
+SMALL = [
+    {"b": b, "h": h, "w": w}
+    for b, h, w in ((1, 1, 1), (2, 2, 7), (2, 3, 5), (1, 4, 7), (1, 29, 1), (0, 2, 7))
+]
+"""Images around the sizes up to which they are read where they are."""
+
+
+@pytest.mark.parametrize(
+    ("groups", "shape"), [(1, (40, 20, 1, 1)), (2, (80, 20, 1, 1)), (1, (9000, 120, 1, 1))]
+)
+def test_small_images_of_one_tap_are_read_where_they_are(
+    groups: int, shape: tuple[int, ...]
+) -> None:
+    text = f"""model (float[b, {shape[1] * groups}, h, w] x) => (y) {{
+        p = Conv <group = {groups}> (x, f, c) y = Relu (p) }}"""
+    weights = {"f": weight(*shape), "c": weight(shape[0])}
+    assert taken_by(Convolution(), text, weights)
+    check(text, weights, SMALL)
+
+
 def test_results_that_are_written_line_by_line() -> None:
     """The operand that is added has an element for each position of a line."""
     text = """model (float[b, 40, h, w] x, float[v] z) => (y) {
@@ -136,13 +180,15 @@ def test_on_processors_with_shorter_vectors(target: Any) -> None:
         ("one tap", "model (float[1, 64, h, w] x, float[64, 64, 1, 1] f) => (y) { y = Conv (x, f) }", ()),
         ("one tap", "model (float[1, 48, h, w] x) => (y) { y = Conv (x, f) }", (64, 48, 1, 1)),
         ("planes", "model (float[1, 48, h, w] x) => (y) { y = Conv (x, f) }", (64, 48, 1, 1)),
+        ("one tap", "model (float[1, 128, h, w] x) => (y) { y = Conv (x, f) }", (256, 128, 1, 1)),
         ("planes", "model (float[1, 10, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }", (64, 10, 1, 3)),
         ("planes", "model (float[1, 64, h, w] x) => (y) { y = Conv <strides = [2, 2]> (x, f) }", (20, 64, 3, 3)),
         ("planes", "model (float[1, 64, n] x) => (y) { y = Conv <strides = [2]> (x, f) }", (64, 64, 5)),
     ],
     ids=[
         "few inputs", "vectors that are not full", "groups", "padding", "strides", "no constant",
-        "more results than inputs", "planes: more results than inputs", "few products",
+        "more results than inputs", "planes: more results than inputs",
+        "the most inputs that are copied", "few products",
         "planes: vectors that are not full", "a line",
     ],
 )  # fmt: skip
