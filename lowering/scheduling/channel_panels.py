@@ -36,7 +36,7 @@ from .window_axes import taps_inside
 
 _MOST_WASTE = 9 / 8
 """The elements of vectors of output channels by the number of output channels, at most."""
-_LEAST_DEPTH = 32
+LEAST_DEPTH = 32
 """Products for an output from which on transposing it costs less than it saves."""
 _MOST_COPIED = 128
 """The most inputs of a 1x1 convolution that are copied rather than transposing more outputs."""
@@ -68,7 +68,7 @@ def _suits(found: Convolved) -> bool:
     depth = static_size(found.product.count(found.product.reduced))
     if rows is None or not fills_vectors(rows):
         return False
-    return found.gives_channels_last or depth is None or depth >= _LEAST_DEPTH
+    return found.gives_channels_last or depth is None or depth >= LEAST_DEPTH
 
 
 def prefers_positions_in_vectors(found: Convolved) -> bool:

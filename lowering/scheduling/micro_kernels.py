@@ -209,7 +209,7 @@ def call_panel(
     depth: Any, a_stride: Any, taps: int = 1, adds: Any = 0, a_ahead: Any = 0,
     following: tuple[Any, Any] | None = None, used_taps: Any = None,
 ) -> None:  # fmt: skip
-    """Emits a call that multiplies rows `a[k * a_stride + r]` by a panel `b[k, v]` of weights.
+    """Emits a call that multiplies `a[k * a_stride + r]`, for rows r, by a panel `b[k, v]`.
 
     Of `columns` in all panels, this one has `here`; the others of its width are 0. `zero` is the
     address of a 0. With taps, it multiplies `a[k * a_stride + table[t] + r * tile.row_stride]` by

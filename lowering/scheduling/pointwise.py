@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import Affine, affine, flat, int64, static_size, unflattened
-from .channel_panels import fills_vectors, prefers_positions_in_vectors
+from .channel_panels import LEAST_DEPTH, fills_vectors, prefers_positions_in_vectors
 from .convolution import ConvolutionRule
 from .convolution_form import Convolved, are_plain
 from .emission import (
@@ -52,8 +52,6 @@ Lines of the input lie far from each other: the processor keeps the addresses of
 """
 _AHEAD = 32
 """Positions after those that are multiplied now, whose inputs are prefetched."""
-_LEAST_DEPTH = 32
-"""Input channels from which on transposing the results costs less than it saves."""
 
 
 class Pointwise(ConvolutionRule):
@@ -76,7 +74,7 @@ def _suits(kernel: tirx.PrimFunc, found: Convolved) -> bool:
     depth, channels = (
         static_size(s) for s in (product.extent(found.channel), product.count(product.rows))
     )
-    if not are_plain(found.axes) or depth is None or channels is None or depth < _LEAST_DEPTH:
+    if not are_plain(found.axes) or depth is None or channels is None or depth < LEAST_DEPTH:
         return False
     return fills_vectors(channels)
 
