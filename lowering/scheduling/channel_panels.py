@@ -7,7 +7,7 @@ without gaps, and transposed before they are written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 
 from .affine import int64, static_size
 from .convolution import Chunk, Emission, image_convolution
-from .convolution_form import Convolved, are_plain, convolution_of
+from .convolution_form import Convolved, SpatialAxis, are_plain, convolution_of
 from .emission import bound, ceil_div, even_part, pieces, rewritten
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
@@ -40,7 +40,7 @@ LEAST_DEPTH = 32
 """Products for an output from which on transposing it costs less than it saves."""
 _MOST_COPIED = 128
 """The most inputs of a 1x1 convolution that are copied rather than transposing more outputs."""
-_BLOCK = 160
+BLOCK = 160
 """Rows of a panel of weights that stay in the first-level cache while all positions read them."""
 
 
@@ -56,12 +56,12 @@ class ChannelPanels(ScheduleRule):  # type: ignore[misc]
             return None
         kernel = inlined(func)
         found = convolution_of(kernel) or image_convolution(kernel)
-        if found is None or not _suits(found):
+        if found is None or not suits_panels(found):
             return None
-        return s_tir.Schedule(rewritten(kernel, _Emission(kernel, found).emit))
+        return s_tir.Schedule(rewritten(kernel, PanelEmission(kernel, found).emit))
 
 
-def _suits(found: Convolved) -> bool:
+def suits_panels(found: Convolved) -> bool:
     if len(found.axes) == 1 or prefers_positions_in_vectors(found):
         return False
     rows = static_size(found.product.count(found.product.rows))
@@ -89,16 +89,22 @@ def fills_vectors(channels: int) -> bool:
     return -(-channels // lanes) * lanes <= channels * _MOST_WASTE
 
 
-class _Emission(Emission):
+def _axes(found: Convolved) -> list[SpatialAxis]:
+    """The axes of the planes."""
+    *outer, inner = found.axes
+    # A register tile reads single elements, at a stride as well. Where the taps read most phases,
+    # it is cheaper to copy whole lines than to separate the phases.
+    reads_most = 2 * inner.phases > inner.stride
+    return [*outer, replace(inner, is_interleaved=reads_most and inner.stride <= MOST_ROW_STRIDE)]
+
+
+class PanelEmission(Emission):
     """The kernel; a tile of output channels is a panel of the register tiles."""
 
-    def __init__(self, kernel: tirx.PrimFunc, found: Convolved) -> None:
-        *outer, inner = found.axes
-        # A register tile reads single elements, at a stride as well. Where the taps read most
-        # phases, it is cheaper to copy whole lines than to separate the phases.
-        reads_most = 2 * inner.phases > inner.stride
-        inner = replace(inner, is_interleaved=reads_most and inner.stride <= MOST_ROW_STRIDE)
-        super().__init__(kernel, found, native_tile(), [*outer, inner])
+    def __init__(
+        self, kernel: tirx.PrimFunc, found: Convolved, axes: Sequence[SpatialAxis] | None = None
+    ) -> None:
+        super().__init__(kernel, found, native_tile(), axes or _axes(found))
         self._tile_rows = self._tile.width
 
     def _result_index(self, position: Any) -> Any:
@@ -145,15 +151,20 @@ class _Emission(Emission):
 
     def _multiply_taps(self, chunk: Chunk, here: Any, scratch: Any) -> None:
         """Computes the results of a panel of weights for a small image."""
-        width, taps = self._tile.width, self._taps
-        elements = self._channels * (taps * width)
+        taps, elements = self._taps, self._channels * (self._taps * self._tile.width)
         weights = bound((chunk.group * self._tiles + here) * elements)
+        tap_step, channel_step = self._weight_steps
         call_tap_products(
             replace(self._tile, in_planes=True), chunk.planes.data,
             tirx.address_of(self._weights[weights]), scratch.data, chunk.used_taps.data,
-            channels=self._channels, positions=chunk.positions, taps=taps, tap_step=width,
-            channel_step=taps * width, tile_step=elements,
+            channels=self._channels, positions=chunk.positions, taps=taps, tap_step=tap_step,
+            channel_step=channel_step, tile_step=elements,
         )  # fmt: skip
+
+    @property
+    def _weight_steps(self) -> tuple[Any, Any]:
+        """The elements from the weights of a tap, and of a channel, to those of the next."""
+        return self._tile.width, self._taps * self._tile.width
 
     def _multiply(
         self, chunk: Chunk, begin: Any, end: Any, here: Any, channels: Any, scratch: Any
@@ -167,7 +178,7 @@ class _Emission(Emission):
             is_one_line = bound(tirx.Cast("int64", self._pitch == self._length))
         line = bound(tirx.floordiv(begin, self._pitch))
         lines = ceil_div(end, self._pitch) - line
-        blocks = bound(pieces(self._channels, int64(max(_BLOCK // taps, 1))))
+        blocks = bound(pieces(self._channels, int64(max(BLOCK // taps, 1))))
         depth = bound(ceil_div(self._channels, blocks))
         first_result = bound(self._result_index(begin))
         passes = bound(ceil_div(self._result_index(end) - first_result, tile.rows))

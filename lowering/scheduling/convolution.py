@@ -74,7 +74,7 @@ _MOST_POSITIONS = 512
 """Positions of a chunk, so that the sums of a few tiles stay in the second-level cache."""
 _TOGETHER = 4
 """Tiles of output channels that pass over a panel one after another."""
-_FAR = 8
+FAR = 8
 """The distance of taps, in lines of the output, from which each tap gets its own copy of the lines
 it reads: a chunk has fewer lines than that."""
 _SHARED = 1 << 20
@@ -166,7 +166,7 @@ class Emission:
         self._product = found.product
         self._tile = tile
         self._axes = found.axes if axes is None else list(axes)
-        if len(self._axes) == 2 and self._axes[0].dilation // self._axes[0].stride >= _FAR:
+        if len(self._axes) == 2 and self._axes[0].dilation // self._axes[0].stride >= FAR:
             self._axes = [replace(self._axes[0], is_spread=True), self._axes[1]]
         product_ = found.product
         channel = found.channel

@@ -44,6 +44,7 @@ from .dataflow import split_blocks
 from .elementwise import Elementwise
 from .emission import SCHEDULED
 from .extremes import drop_second_extremes
+from .far_taps import FarTaps
 from .few_positions import FewPositions
 from .gpu import (
     bind_to_one_thread,
@@ -101,6 +102,7 @@ RULES = (
     ChannelsLast(),
     Pooling(),
     Pointwise(),
+    FarTaps(),
     ChannelPanels(),
     Convolution(),
     Interleaving(),
