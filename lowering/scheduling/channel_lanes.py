@@ -88,7 +88,7 @@ def _scheduled(kernel: tirx.PrimFunc, found: Convolved, function: str) -> s_tir.
     lane = _lane(found, weights)
     if lane is None:
         return None
-    emission = _Emission(kernel, found, weights, lane, function)
+    emission = LaneEmission(kernel, found, weights, lane, function)
     return s_tir.Schedule(rewritten(kernel, emission.emit))
 
 
@@ -111,7 +111,7 @@ def _lane(found: Convolved, weights: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class LaneChunk:
     """A few output lines, or positions of a line, of a vector of channels."""
 
     values: dict[Any, Any]
@@ -120,7 +120,9 @@ class _Chunk:
     count: Any
 
 
-class _Emission:
+class LaneEmission:
+    """The kernel; an item of work is a few chunks of an image and a vector of its channels."""
+
     def __init__(
         self, kernel: tirx.PrimFunc, found: Convolved, weights: Any, lane: Any, function: str
     ) -> None:
@@ -141,9 +143,12 @@ class _Emission:
         packed = None if self._weights is None else self._pack_weights()
         with compute_block("windows"), unless_empty(self._found.store.written):
             self._found.store.declare()
-            self._source = flat(self._found.source)
-            self._packed = None if packed is None else flat(packed)
-            self._items()
+            self.emit_items(flat(self._found.source), None if packed is None else flat(packed))
+
+    def emit_items(self, source: Any, packed: Any) -> None:
+        """Emits all items, with the flat input and the packed weights; None for no weights."""
+        self._source, self._packed = source, packed
+        self._items()
 
     def _pack_weights(self) -> Any:
         """Packs the weights into `[group of lanes, tap, lane]`."""
@@ -205,7 +210,7 @@ class _Emission:
             values = unflattened(others, self._product.extent, bound(image))
             values = {variable: bound(value) for variable, value in values.items()}
             values[self._lane] = bound(self._first_channel(group))
-            chunk = _Chunk(values, first, bound(tirx.min(total - first, count)))
+            chunk = LaneChunk(values, first, bound(tirx.min(total - first, count)))
             self._fill_plane(chunk, plane, room)
             self._compute(chunk, group, plane, room)
 
@@ -276,7 +281,7 @@ class _Emission:
 
     # --- input ---
 
-    def _fill_plane(self, chunk: _Chunk, plane: Any, room: Any) -> None:
+    def _fill_plane(self, chunk: LaneChunk, plane: Any, room: Any) -> None:
         """Transposes what a chunk reads, and copies it into the plane with its padding."""
         *outer, inner = self._axes
         if outer:
@@ -287,11 +292,11 @@ class _Emission:
             low, high = inside(inner, start, extent)
             values = {self._found.positions[0]: start + low}
             self._fill(plane, int64(0), low)
-            self._transpose(chunk, values, plane, low, bound(high - low))
+            self._copy_positions(chunk, values, plane, low, bound(high - low))
             self._fill(plane, high, extent - high)
 
     def _fill_lines(
-        self, chunk: _Chunk, line: UsedAxis, inner: UsedAxis, plane: Any, room: Any
+        self, chunk: LaneChunk, line: UsedAxis, inner: UsedAxis, plane: Any, room: Any
     ) -> None:
         line_position, position = self._found.positions
         skips = self._can_skip(self._found.axes[0])  # Then no tap reads lines of padding.
@@ -311,33 +316,49 @@ class _Emission:
                 columns = (bottom - top - 1) * row + count
                 columns = tirx.Select(tirx.all(bottom > top, count > 0), columns, int64(0))
                 values = {line_position: start + top, position: low}
-                self._transpose(chunk, values, room, int64(0), bound(columns))
+                self._copy_positions(chunk, values, room, int64(0), bound(columns))
                 filled, end = (top, bottom) if skips else (int64(0), lines)
                 self._fill(plane, filled * self._pitch, (end - filled) * self._pitch)
                 with ib.serial(bottom - top) as number:
                     target = bound((top + number) * self._pitch + low)
                     self._copy(plane, target, room, number * row, count)
-            with ib.Else(), ib.serial(lines) as number:
-                target = bound(number * self._pitch)
-                with ib.If(tirx.all(number >= top, number < bottom)):
-                    with ib.Then():
-                        self._fill(plane, target, low)
-                        values = {line_position: start + number, position: low}
-                        self._transpose(chunk, values, plane, target + low, count)
-                        self._fill(plane, bound(target + high), extent - high)
-                    if not skips:
-                        with ib.Else():
-                            self._fill(plane, target, extent)
+            with ib.Else():
+                self._fill_each_line(chunk, line, inner, plane)
 
-    def _transpose(
-        self, chunk: _Chunk, positions: Mapping[Any, Any], to: Any, place: Any, count: Any
+    def _fill_each_line(
+        self, chunk: LaneChunk, line: UsedAxis, inner: UsedAxis, plane: Any
     ) -> None:
-        """Transposes `count` positions of the input into vectors from a place on."""
+        line_position, position = self._found.positions
+        start = bound(chunk.first * line.stride)
+        lines = bound(extent_of_windows(line, chunk.count))
+        top, bottom = inside(line, start, lines)
+        extent = bound(extent_of_windows(inner, inner.size))
+        low, high = inside(inner, int64(0), extent)
+        with ib.serial(lines) as number:
+            target = bound(number * self._pitch)
+            with ib.If(tirx.all(number >= top, number < bottom)):
+                with ib.Then():
+                    self._fill(plane, target, low)
+                    values = {line_position: start + number, position: low}
+                    self._copy_positions(chunk, values, plane, target + low, bound(high - low))
+                    self._fill(plane, bound(target + high), extent - high)
+                if not self._can_skip(self._found.axes[0]):
+                    with ib.Else():
+                        self._fill(plane, target, extent)
+
+    def _origin(self, chunk: LaneChunk, positions: Mapping[Any, Any]) -> Any:
+        """Where the first channel of a chunk is in the input, at padded positions."""
         places = {
             variable: positions[variable] + axis.first * axis.dilation
             for variable, axis in zip(self._found.positions, self._axes, strict=True)
         }
-        origin = self._position.at({**chunk.values, **places})
+        return self._position.at({**chunk.values, **places})
+
+    def _copy_positions(
+        self, chunk: LaneChunk, positions: Mapping[Any, Any], to: Any, place: Any, count: Any
+    ) -> None:
+        """Transposes `count` positions of the input into vectors from a place on."""
+        origin = self._origin(chunk, positions)
         call_function(
             TRANSPOSE, tirx.address_of(to[bound(place * self._lanes)]),
             tirx.address_of(self._source[origin]),
@@ -356,25 +377,13 @@ class _Emission:
 
     # --- output ---
 
-    def _compute(self, chunk: _Chunk, group: Any, plane: Any, room: Any) -> None:
+    def _compute(self, chunk: LaneChunk, group: Any, plane: Any, room: Any) -> None:
+        """Computes and writes the results of a chunk, whose input is in the plane."""
         lanes = self._lanes
-        *outer, inner = self._axes
-        length = inner.size if outer else chunk.count
-        length = bound(length)
-        lines = chunk.count if outer else int64(1)
-        step = outer[0].stride if outer else 1
-        together = bound(ceil_div(length, pieces(length, int64(MOST_POSITIONS))))
-        weights = plane[int64(0)]
-        if self._packed is not None:
-            weights = self._packed[bound(group * (self._taps * lanes))]
+        length, lines = self._size_of(chunk)
         with ib.serial(lines) as line:
-            first, taps = self._taps_of_line(bound(chunk.first + line))
-            call_function(
-                self._function, together, tirx.address_of(room[bound(line * length * lanes)]),
-                tirx.address_of(plane[bound(line * (self._pitch * (step * lanes)))]),
-                tirx.address_of(weights), tirx.address_of(self._table[first]), taps, length,
-                inner.stride * lanes,
-            )  # fmt: skip
+            place = bound(line * length * lanes)
+            self._combine(chunk, group, plane, (line, length), tirx.address_of(room[place]))
         # The plane has been read.
         count = bound(lines * length)
         call_function(
@@ -383,7 +392,32 @@ class _Emission:
         )  # fmt: skip
         self._write(chunk, plane, length, lines, count)
 
-    def _write(self, chunk: _Chunk, results: Any, length: Any, lines: Any, count: Any) -> None:
+    def _size_of(self, chunk: LaneChunk) -> tuple[Any, Any]:
+        """The number of positions of a line of a chunk, and that of lines."""
+        if len(self._axes) == 1:
+            return chunk.count, int64(1)
+        return bound(self._axes[-1].size), chunk.count
+
+    def _combine(
+        self, chunk: LaneChunk, group: Any, plane: Any, line: tuple[Any, Any], out: Any
+    ) -> None:
+        """Computes a line of a chunk: its number and its length."""
+        lanes, (number, length) = self._lanes, line
+        *outer, inner = self._axes
+        step = outer[0].stride if outer else 1
+        together = bound(ceil_div(length, pieces(length, int64(MOST_POSITIONS))))
+        weights = plane[int64(0)]
+        if self._packed is not None:
+            weights = self._packed[bound(group * (self._taps * lanes))]
+        first, taps = self._taps_of_line(bound(chunk.first + number))
+        call_function(
+            self._function, together, out,
+            tirx.address_of(plane[bound(number * (self._pitch * (step * lanes)))]),
+            tirx.address_of(weights), tirx.address_of(self._table[first]), taps, length,
+            inner.stride * lanes,
+        )  # fmt: skip
+
+    def _write(self, chunk: LaneChunk, results: Any, length: Any, lines: Any, count: Any) -> None:
         store, lanes = self._found.store, self._lanes
         columns = self._product.columns
         with ib.serial(int64(lanes)) as lane:

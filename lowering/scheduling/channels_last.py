@@ -3,8 +3,10 @@
 Windows of a few positions along a line read whole vectors of channels where they are, one vector
 after another, so that each line of the image is read in the order of memory. Taps that read padding
 are left out: positions near an end of a line are computed one by one, with the taps that they have.
-Where many are near an end, because lines are short, lines are copied into a padded plane instead.
-(Channels first: `channel_lanes`.)
+
+Where many are near an end, because lines are short, the image is copied vector by vector of
+channels into padded planes instead, unless it is larger than the second-level cache. The windows of
+a vector then share elements in the first-level cache. (Channels first: `channel_lanes`.)
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.target import Target
 from tvm.tirx.script import builder as ib
 
-from .affine import flat, int64, static_size, unflattened
+from .affine import flat, int64, product, static_size, unflattened
+from .channel_lanes import LaneChunk, LaneEmission
 from .convolution_form import (
     Convolved,
     SpatialAxis,
@@ -32,6 +35,8 @@ from .emission import (
     compute_block,
     even_part,
     for_items,
+    is_false,
+    is_true,
     pieces,
     rewritten,
     unless_empty,
@@ -41,13 +46,17 @@ from .lane_kernels import (
     CHANNEL_PRODUCTS,
     CHANNEL_SUMS,
     LOWEST,
+    MAXIMA,
     MOST_POSITIONS,
+    PRODUCTS,
+    SUMS,
 )
-from .micro_kernels import call_copy_row, call_function, native_tile
+from .micro_kernels import call_function, native_tile
 from .nests import inlined, substituted
 from .packing import pack_weights
 from .stores import element_of
-from .window_axes import extent_of_window, extent_of_windows, inside, taps_inside
+from .window_axes import UsedAxis, taps_inside
+from .winograd_transforms import span
 
 _FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
     CHANNEL_MAXIMA: maximum_with_channels_last,
@@ -55,12 +64,20 @@ _FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
     CHANNEL_PRODUCTS: convolution_with_channels_last,
 }
 """What finds the windows of a kernel, by the shared function that combines their elements."""
+_OF_VECTORS = {CHANNEL_MAXIMA: MAXIMA, CHANNEL_SUMS: SUMS, CHANNEL_PRODUCTS: PRODUCTS}
+"""The functions for vectors of channels, by those for all channels."""
 _ITEM = 1 << 16
 """Elements of an item of work, which stay in the second-level cache."""
+_CACHED = 1 << 18
+"""Elements of an image that the second-level cache holds. To read and write some channels of each
+position of a larger one takes too long.
+"""
+_NEAR = 2
+"""The largest dilation with planes: between taps far apart are many lines that none reads."""
 _FEWEST_ITEMS = 2
 """Items that an image is cut into at least, for several cores."""
-_SHORT = 8
-"""Lines are copied if at least one position of so many is near an end of its line."""
+_SHORT = 10
+"""Lines are short if at least one position of so many is near an end of its line."""
 _COST_OF_ELEMENT = 4
 """The time to write an element, in multiply-adds."""
 
@@ -126,7 +143,34 @@ class _Emission:
             self._found.store.declare()
             self._source = flat(self._found.source)
             self._weights = None if packed is None else flat(packed)
-            self._items()
+            by_vectors = self._prefers_vectors()
+            if is_true(by_vectors):
+                self._vectors()
+            elif is_false(by_vectors):
+                self._items()
+            else:
+                with ib.If(by_vectors):
+                    with ib.Then():
+                        self._vectors()
+                    with ib.Else():
+                        self._items()
+
+    def _prefers_vectors(self) -> Any:
+        """Whether vectors of channels are computed one after another, from planes of each."""
+        axes = self._found.axes
+        if self._taps == 1 or any(axis.dilation > _NEAR for axis in axes):
+            return tirx.const(False, "bool")
+        size = product([int64(self._channels), *(axis.high - axis.low for axis in axes)])
+        short = _SHORT * (self._inner.taps - 1) * self._inner.dilation // self._inner.stride
+        is_short = self._inner.size <= int64(max(short, MOST_POSITIONS))
+        return sym.Analyzer().simplify(tirx.all(is_short, size <= int64(_CACHED)))
+
+    def _vectors(self) -> None:
+        """Emits the kernel with planes for vectors of channels."""
+        weights = self._product.a if self._function == CHANNEL_PRODUCTS else None
+        function = _OF_VECTORS[self._function]
+        vectors = _VectorEmission(self._kernel, self._found, weights, self._channel, function)
+        vectors.emit_items(self._source, self._weights)
 
     def _pack_weights(self) -> Any:
         """Packs the weights into `[vector of channels, tap, lane]`."""
@@ -164,14 +208,6 @@ class _Emission:
         most = tirx.max(tirx.floordiv(int64(_ITEM), size), int64(1))
         part = bound(even_part(total, most, _FEWEST_ITEMS))
         parts = bound(pieces(total, tirx.max(part, int64(1))))
-        short = max(_SHORT * (inner.taps - 1) * inner.dilation // inner.stride, MOST_POSITIONS)
-        low, high = self._inside
-        is_short: Any = tirx.const(False, "bool")
-        # Between taps far apart, there are many lines that none reads.
-        if outer is not None and inner.taps > 1 and inner.dilation == outer.dilation == 1:
-            is_short = tirx.all(length <= short, tirx.any(low > 0, high < length))
-        is_short = bound(tirx.Cast("int64", sym.Analyzer().simplify(is_short)))
-        self._pitch = bound(extent_of_windows(inner, length) * channels)
         positions = product.count(product.columns)
         work = product.count(product.batch) * positions * (self._taps + _COST_OF_ELEMENT)
 
@@ -184,57 +220,18 @@ class _Emission:
             values = {variable: bound(value) for variable, value in values.items()}
             values[self._channel] = int64(0)
             if outer is None:
-                self._line(values, None, first, end, results, None)
+                self._line(values, None, first, end, results)
                 return
-
-            def lines(plane: Any) -> None:
-                with ib.serial(end - first) as offset:
-                    line = bound(first + offset)
-                    self._line(values, line, int64(0), length, results, plane)
-
-            with ib.If(is_short != 0):
-                with ib.Then():
-                    span = extent_of_window(outer) + (_ITEM // channels) * outer.stride
-                    longest = extent_of_windows(inner, int64(short)) * channels
-                    size = tirx.min(span, extent_of_windows(outer, outer.size)) * longest
-                    plane = ib.alloc_buffer((size,), "float32")
-                    lines((plane, self._fill_plane(values, first, end, plane)))
-                with ib.Else():
-                    lines(None)
+            with ib.serial(end - first) as offset:
+                self._line(values, bound(first + offset), int64(0), length, results)
 
         for_items(bound(images * parts), work, item)
 
-    def _fill_plane(self, values: Mapping[Any, Any], first: Any, end: Any, plane: Any) -> Any:
-        """Copies what some lines of output read, with padding at both ends of each line.
-
-        Returns the number of the first padded line that is copied. Lines of padding are left out.
-        """
-        outer, inner, channels = self._outer, self._inner, self._channels
-        assert outer is not None, "the image has lines"
-        start = bound(first * outer.stride)
-        lines = bound(extent_of_windows(outer, end - first))
-        top, bottom = inside(outer, start, lines)
-        extent = bound(extent_of_windows(inner, inner.size))
-        low, high = inside(inner, int64(0), extent)
-        with ib.serial(bottom - top) as offset:
-            line = bound(start + top + offset)
-            places = dict(zip(self._found.positions, (line, low), strict=True))
-            source = self._source[bound(self._found.position.at({**values, **places}))]
-            target = plane[bound((top + offset) * self._pitch)]
-            call_copy_row(
-                tirx.address_of(target), tirx.address_of(source), low * channels,
-                (high - low) * channels, (extent - high) * channels, 1, self._found.fill,
-            )  # fmt: skip
-        return start
-
     def _line(
-        self, values: Mapping[Any, Any], line: Any, first: Any, end: Any, results: Any, plane: Any
+        self, values: Mapping[Any, Any], line: Any, first: Any, end: Any, results: Any
     ) -> None:
-        """Computes the positions of a line from `first` to `end`.
-
-        `plane` is the plane that its windows read and the first padded line in it, if there is one.
-        """
-        low, high = (first, end) if plane is not None else self._inside
+        """Computes the positions of a line from `first` to `end`."""
+        low, high = self._inside
         low = bound(tirx.max(tirx.min(low, end), first))
         high = bound(tirx.max(tirx.min(high, end), low))
         whole = bound(high - low)
@@ -242,22 +239,16 @@ class _Emission:
         tile = bound(ceil_div(whole, tirx.max(tiles, int64(1))))
         before = bound(low - first)
         row, rows = self._taps_at(self._outer, line)
-        with ib.serial(tiles if plane is not None else before + tiles + (end - high)) as step:
+        with ib.serial(before + tiles + (end - high)) as step:
             # The last tile ends with the last position within the image.
-            if plane is not None:
-                position, together = bound(low + tirx.min(step * tile, whole - tile)), tile
-                column, columns = int64(0), int64(self._inner.taps)
-            else:
-                number = step - before
-                is_tile = bound(tirx.Cast("int64", tirx.all(number >= 0, number < tiles)))
-                of_tile = low + tirx.min(number * tile, whole - tile)
-                alone = tirx.Select(number < 0, first + step, high + number - tiles)
-                position = bound(tirx.Select(is_tile != 0, of_tile, alone))
-                together = bound(tirx.Select(is_tile != 0, tile, int64(1)))
-                column, columns = self._taps_at(self._inner, position)
-            self._combine(
-                results, together, (line, position), (row, rows), (column, columns), values, plane
-            )
+            number = step - before
+            is_tile = bound(tirx.Cast("int64", tirx.all(number >= 0, number < tiles)))
+            of_tile = low + tirx.min(number * tile, whole - tile)
+            alone = tirx.Select(number < 0, first + step, high + number - tiles)
+            position = bound(tirx.Select(is_tile != 0, of_tile, alone))
+            together = bound(tirx.Select(is_tile != 0, tile, int64(1)))
+            taps = (row, rows), self._taps_at(self._inner, position)
+            self._combine(results, together, (line, position), *taps, values)
             here = dict(values)
             if self._outer is not None and self._outer.column is not None:
                 here[self._outer.column] = line
@@ -282,7 +273,6 @@ class _Emission:
         rows: tuple[Any, Any],
         columns: tuple[Any, Any],
         values: Mapping[Any, Any],
-        plane: Any,
     ) -> None:
         """Combines the windows of some positions from a place, a line and a position, on."""
         (line, position), channels, lanes = place, self._channels, self._lanes
@@ -292,13 +282,8 @@ class _Emission:
         if outer is not None:
             read.insert(0, line * outer.stride + rows[0] * outer.dilation)
             row_step = self._found.position.of(self._found.positions[0]) * outer.dilation
-        if plane is None or outer is None:
-            places = dict(zip(self._found.positions, read, strict=True))
-            source = self._source[bound(self._found.position.at({**values, **places}))]
-        else:
-            buffer, first_line = plane
-            source = buffer[bound((read[0] - first_line) * self._pitch + read[1] * channels)]
-            row_step = self._pitch * outer.dilation
+        places = dict(zip(self._found.positions, read, strict=True))
+        source = self._source[bound(self._found.position.at({**values, **places}))]
         tap_row = inner.taps * lanes
         weights = source
         if self._weights is not None:
@@ -309,3 +294,45 @@ class _Emission:
             inner.stride * channels, row_step, inner.dilation * channels,
             self._taps * lanes, tap_row,
         )  # fmt: skip
+
+
+class _VectorEmission(LaneEmission):
+    """Copies vectors of channels into planes, and computes one vector after another."""
+
+    @property
+    def _outer(self) -> SpatialAxis | None:
+        return self._found.axes[0] if len(self._found.axes) > 1 else None
+
+    def _pitch_of(self, width: Any) -> Any:
+        return width
+
+    def _fill_lines(
+        self, chunk: LaneChunk, line: UsedAxis, inner: UsedAxis, plane: Any, room: Any
+    ) -> None:
+        self._fill_each_line(chunk, line, inner, plane)
+
+    def _copy_positions(
+        self, chunk: LaneChunk, positions: Mapping[Any, Any], to: Any, place: Any, count: Any
+    ) -> None:
+        lanes = self._lanes
+        origin = bound(self._origin(chunk, positions))
+        target = bound(place * lanes)
+        step = self._position.of(self._found.positions[-1])
+        with ib.serial(count) as number:
+            vector = self._source[span(origin + number * step, lanes)]
+            ib.buffer_store(to, vector, [span(target + number * lanes, lanes)])
+
+    def _compute(self, chunk: LaneChunk, group: Any, plane: Any, room: Any) -> None:
+        columns, lanes = self._product.columns, self._lanes
+        length, lines = self._size_of(chunk)
+        # Each line is written before the next is computed: the processor does both at once.
+        with ib.serial(lines) as line:
+            self._combine(chunk, group, plane, (line, length), room.data)
+            here = dict(chunk.values)
+            if self._outer is not None and self._outer.column is not None:
+                here[self._outer.column] = bound(chunk.first + line)
+            first = chunk.first if self._outer is None else int64(0)
+            with ib.serial(length) as number:
+                here[columns[-1]] = bound(first + number)
+                element = partial(element_of, room, bound(number * lanes))
+                self._found.store.run(here, int64(lanes), element, lanes)
