@@ -4,9 +4,10 @@ Windows of a few positions along a line read whole vectors of channels where the
 after another, so that each line of the image is read in the order of memory. Taps that read padding
 are left out: positions near an end of a line are computed one by one, with the taps that they have.
 
-Where many are near an end, because lines are short, the image is copied vector by vector of
-channels into padded planes instead, unless it is larger than the second-level cache. The windows of
-a vector then share elements in the first-level cache. (Channels first: `channel_lanes`.)
+Where many are near an end, because lines are short, a depthwise convolution copies the image vector
+by vector of channels into padded planes instead, unless it is larger than the second-level cache.
+The windows of a vector then share elements in the first-level cache. (Channels first:
+`channel_lanes`.)
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from .emission import (
     is_false,
     is_true,
     pieces,
+    prefetch,
     rewritten,
     unless_empty,
 )
@@ -46,10 +48,8 @@ from .lane_kernels import (
     CHANNEL_PRODUCTS,
     CHANNEL_SUMS,
     LOWEST,
-    MAXIMA,
     MOST_POSITIONS,
     PRODUCTS,
-    SUMS,
 )
 from .micro_kernels import call_function, native_tile
 from .nests import inlined, substituted
@@ -64,8 +64,6 @@ _FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
     CHANNEL_PRODUCTS: convolution_with_channels_last,
 }
 """What finds the windows of a kernel, by the shared function that combines their elements."""
-_OF_VECTORS = {CHANNEL_MAXIMA: MAXIMA, CHANNEL_SUMS: SUMS, CHANNEL_PRODUCTS: PRODUCTS}
-"""The functions for vectors of channels, by those for all channels."""
 _ITEM = 1 << 16
 """Elements of an item of work, which stay in the second-level cache."""
 _CACHED = 1 << 18
@@ -156,9 +154,13 @@ class _Emission:
                         self._items()
 
     def _prefers_vectors(self) -> Any:
-        """Whether vectors of channels are computed one after another, from planes of each."""
+        """Whether vectors of channels are computed one after another, from planes of each.
+
+        Windows without products take less time than reading an image so, if no cache holds it.
+        """
         axes = self._found.axes
-        if self._taps == 1 or any(axis.dilation > _NEAR for axis in axes):
+        is_product = self._function == CHANNEL_PRODUCTS and self._taps > 1
+        if not is_product or any(axis.dilation > _NEAR for axis in axes):
             return tirx.const(False, "bool")
         size = product([int64(self._channels), *(axis.high - axis.low for axis in axes)])
         short = _SHORT * (self._inner.taps - 1) * self._inner.dilation // self._inner.stride
@@ -166,10 +168,9 @@ class _Emission:
         return sym.Analyzer().simplify(tirx.all(is_short, size <= int64(_CACHED)))
 
     def _vectors(self) -> None:
-        """Emits the kernel with planes for vectors of channels."""
-        weights = self._product.a if self._function == CHANNEL_PRODUCTS else None
-        function = _OF_VECTORS[self._function]
-        vectors = _VectorEmission(self._kernel, self._found, weights, self._channel, function)
+        """Emits a depthwise convolution with planes for vectors of channels."""
+        weights = self._product.a
+        vectors = _VectorEmission(self._kernel, self._found, weights, self._channel, PRODUCTS)
         vectors.emit_items(self._source, self._weights)
 
     def _pack_weights(self) -> Any:
@@ -319,8 +320,12 @@ class _VectorEmission(LaneEmission):
         target = bound(place * lanes)
         step = self._position.of(self._found.positions[-1])
         with ib.serial(count) as number:
-            vector = self._source[span(origin + number * step, lanes)]
-            ib.buffer_store(to, vector, [span(target + number * lanes, lanes)])
+            place = origin + number * step
+            ib.buffer_store(
+                to, self._source[span(place, lanes)], [span(target + number * lanes, lanes)]
+            )
+            # The next vector of channels: the processor prefetches only along a line.
+            prefetch(self._source, place + lanes, is_write=0, locality=2)
 
     def _compute(self, chunk: LaneChunk, group: Any, plane: Any, room: Any) -> None:
         columns, lanes = self._product.columns, self._lanes

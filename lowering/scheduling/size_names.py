@@ -169,13 +169,18 @@ class _Names:
             return expression
         value = self._value(expression)
         if value is not None:
-            return value
+            return self._whole(value)
         if isinstance(expression, _SUMS) and any(
             self._value(part) is not None for part in (*_atoms(expression), *_summands(expression))
         ):
             parts = [self.applied(part) for part in (expression.a, expression.b)]
-            return self._analyzer.simplify(type(expression)(*parts))
+            return self._whole(self._analyzer.simplify(type(expression)(*parts)))
         return expression
+
+    def _whole(self, size: Any) -> Any:
+        """The name of a size in which other names stand, see `add_whole`; or the size."""
+        name = self._value(size)
+        return size if name is None else name
 
     def _value(self, expression: Any) -> Any:
         for known, value in self._values.get(tvm_ffi.structural_hash(expression), ()):

@@ -8,8 +8,11 @@ import tvm
 from tvm import relax, sym, tirx
 
 import looplift
+from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.size_names import name_kernel_sizes
 
+from .comparison import check, weight, with_weights
 from .compiled import NATIVE, compile_quickly, virtual_machine
 from .kernel_modules import calls_of, kernels_of
 
@@ -83,3 +86,14 @@ def test_a_size_that_a_caller_writes_in_two_ways(width: int) -> None:
         want = [given[..., k : k + width].mean(-1) + np.tanh(given[..., k]) for k in starts]
         got = machine["main"](tvm.runtime.tensor(given)).numpy()
         np.testing.assert_allclose(got, np.stack(want, -1), rtol=1e-5, atol=1e-6)
+
+
+def test_a_size_that_differs_from_a_computed_one_by_a_number() -> None:
+    """The second convolution has two lines fewer than the first: it is fused with what follows."""
+    text = """model (float[b, 3, h, w] x) => (y) {
+        s = Conv <strides = [2, 2]> (x, f) p = Conv (s, g, c) y = Relu (p) }"""
+    weights = {"f": weight(16, 3, 3, 3), "g": weight(32, 16, 3, 3), "c": weight(32)}
+    with as_target("native"):
+        module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
+    assert len(calls_of(module)) == 2
+    check(text, weights, [{"b": 2, "h": 9, "w": 14}, {"b": 1, "h": 7, "w": 8}])
