@@ -78,6 +78,8 @@ def _cast_tensor(ctx: ConverterContext, data: Value) -> Value:
     if target == _E8M0 and source != _E8M0:
         return _encode_e8m0(ctx, data)
     if target in SMALL_INTEGERS:
+        if "float" in source:
+            data = _round_half_away(ctx, _cast_tensor(ctx.derive(to=onnx.TensorProto.FLOAT), data))
         return _wrap(ctx, _cast_tensor(ctx.derive(to=onnx.TensorProto.INT32), data), target)
     if target in STORED:
         _refuse_float64(data, target)
@@ -94,6 +96,17 @@ def _cast_tensor(ctx: ConverterContext, data: Value) -> Value:
         # TVM 0.27 checks whether a float that becomes an integer is finite: not for bfloat16.
         data = ctx.cast(data, "float32")
     return ctx.by_tvm([data])
+
+
+def _round_half_away(ctx: ConverterContext, data: Value) -> Value:
+    """float32 data rounded to the nearest integers, halves away from 0.
+
+    The specification leaves it open how small integers are made from floats; onnxruntime does this.
+    """
+    whole = ctx.bb.normalize(relax.op.trunc(data))
+    rest = ctx.bb.normalize(relax.op.subtract(data, whole))
+    step = relax.op.trunc(ctx.bb.normalize(relax.op.multiply(rest, relax.const(2, "float32"))))
+    return ctx.bb.normalize(relax.op.add(whole, ctx.bb.normalize(step)))
 
 
 def _wrap(ctx: ConverterContext, data: Value, target: str) -> Value:

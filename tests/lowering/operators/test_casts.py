@@ -68,16 +68,27 @@ g (float[n] x) => (float[n] y, {result}[n] z) {{ z = Cast <to = {to}> (x) y = Ca
 
 
 @pytest.mark.parametrize("result", ["int4", "uint4", "int2", "uint2"])
-def test_small_integers_wrap(imported: Load, result: str) -> None:
+def test_small_integers_round_and_wrap(imported: Load, result: str) -> None:
     to = getattr(onnx.TensorProto, result.upper())
-    x = np.array([-9, -8, -2.5, -1, 0, 1.9, 7, 8, 17], np.float32)
+    x = np.array([-9, -8, -2.5, -1, -0.4, 0, 0.5, 1.5, 1.9, 7, 8, 17], np.float32)
     y, z = imported(SMALL.format(result=result, to=to)).run(x)
     bits, signed = int(result[-1]), not result.startswith("u")
-    want = np.trunc(x).astype(int) % 2**bits
+    want = (np.sign(x) * np.floor(np.abs(x) + 0.5)).astype(int) % 2**bits
     want -= 2**bits * (signed & (want >= 2 ** (bits - 1)))
     np.testing.assert_array_equal(z, want)
     np.testing.assert_array_equal(y, want)
     assert z.dtype == (np.int8 if signed else np.uint8)
+
+
+@pytest.mark.parametrize("source", ["float", "float16", "int32"])
+@pytest.mark.parametrize("result", ["INT4", "UINT4"])
+def test_small_integers_are_those_of_onnxruntime(imported: Load, source: str, result: str) -> None:
+    model = imported(f"""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g ({source}[n] x) => (int32[n] y) {{
+        a = Cast <to = {getattr(onnx.TensorProto, result)}> (x) y = Cast <to = 6> (a) }}""")
+    numbers = np.arange(-40, 41) / 2
+    model.check(numbers.astype({"float": "f4", "float16": "f2", "int32": "i4"}[source]))
 
 
 def test_small_floats_round_to_even_and_saturate(imported: Load) -> None:
