@@ -120,6 +120,28 @@ class LaneChunk:
     count: Any
 
 
+@dataclass(frozen=True)
+class _Region:
+    """The padded lines and columns that a chunk reads, and which of them are in the image."""
+
+    start: Any
+    """The first padded line."""
+    lines: Any
+    top: Any
+    """The first of these lines that is in the image, and the one after the last."""
+    bottom: Any
+    extent: Any
+    """The number of padded columns."""
+    low: Any
+    """The first column that is in the image, and the one after the last."""
+    high: Any
+
+    @property
+    def count(self) -> Any:
+        """The number of columns that are in the image."""
+        return bound(self.high - self.low)
+
+
 class LaneEmission:
     """The kernel; an item of work is a few chunks of an image and a vector of its channels."""
 
@@ -140,7 +162,7 @@ class LaneEmission:
         self._position = found.position
 
     def emit(self) -> None:
-        packed = None if self._weights is None else self._pack_weights()
+        packed = None if self._weights is None else self.pack_weights()
         with compute_block("windows"), unless_empty(self._found.store.written):
             self._found.store.declare()
             self.emit_items(flat(self._found.source), None if packed is None else flat(packed))
@@ -150,7 +172,7 @@ class LaneEmission:
         self._source, self._packed = source, packed
         self._items()
 
-    def _pack_weights(self) -> Any:
+    def pack_weights(self) -> Any:
         """Packs the weights into `[group of lanes, tap, lane]`."""
         source = self._weights.buffer
 
@@ -300,13 +322,9 @@ class LaneEmission:
     ) -> None:
         line_position, position = self._found.positions
         skips = self._can_skip(self._found.axes[0])  # Then no tap reads lines of padding.
-        start = bound(chunk.first * line.stride)
-        lines = bound(extent_of_windows(line, chunk.count))
-        top, bottom = inside(line, start, lines)
-        extent = bound(extent_of_windows(inner, inner.size))
-        low, high = inside(inner, int64(0), extent)
+        region = self._region(chunk, line, inner)
+        top, bottom, low, count = region.top, region.bottom, region.low, region.count
         row = bound(self._position.of(line_position))
-        count = bound(high - low)
         # Either whole vectors of positions, which may overlap, or all lines as one matrix.
         vectors = ceil_div(count, self._lanes)
         is_wide = tirx.all(count >= self._lanes, vectors * (2 * self._lanes) <= count * 3)
@@ -315,36 +333,37 @@ class LaneEmission:
             with ib.Then():
                 columns = (bottom - top - 1) * row + count
                 columns = tirx.Select(tirx.all(bottom > top, count > 0), columns, int64(0))
-                values = {line_position: start + top, position: low}
+                values = {line_position: region.start + top, position: low}
                 self._copy_positions(chunk, values, room, int64(0), bound(columns))
-                filled, end = (top, bottom) if skips else (int64(0), lines)
+                filled, end = (top, bottom) if skips else (int64(0), region.lines)
                 self._fill(plane, filled * self._pitch, (end - filled) * self._pitch)
                 with ib.serial(bottom - top) as number:
                     target = bound((top + number) * self._pitch + low)
                     self._copy(plane, target, room, number * row, count)
             with ib.Else():
-                self._fill_each_line(chunk, line, inner, plane)
+                self._fill_line_by_line(chunk, region, plane)
 
-    def _fill_each_line(
-        self, chunk: LaneChunk, line: UsedAxis, inner: UsedAxis, plane: Any
-    ) -> None:
-        line_position, position = self._found.positions
+    def _region(self, chunk: LaneChunk, line: UsedAxis, inner: UsedAxis) -> _Region:
         start = bound(chunk.first * line.stride)
         lines = bound(extent_of_windows(line, chunk.count))
-        top, bottom = inside(line, start, lines)
         extent = bound(extent_of_windows(inner, inner.size))
-        low, high = inside(inner, int64(0), extent)
-        with ib.serial(lines) as number:
+        inside_lines, inside_columns = inside(line, start, lines), inside(inner, int64(0), extent)
+        return _Region(start, lines, *inside_lines, extent, *inside_columns)
+
+    def _fill_line_by_line(self, chunk: LaneChunk, region: _Region, plane: Any) -> None:
+        line_position, position = self._found.positions
+        low, high = region.low, region.high
+        with ib.serial(region.lines) as number:
             target = bound(number * self._pitch)
-            with ib.If(tirx.all(number >= top, number < bottom)):
+            with ib.If(tirx.all(number >= region.top, number < region.bottom)):
                 with ib.Then():
                     self._fill(plane, target, low)
-                    values = {line_position: start + number, position: low}
-                    self._copy_positions(chunk, values, plane, target + low, bound(high - low))
-                    self._fill(plane, bound(target + high), extent - high)
+                    values = {line_position: region.start + number, position: low}
+                    self._copy_positions(chunk, values, plane, target + low, region.count)
+                    self._fill(plane, bound(target + high), region.extent - high)
                 if not self._can_skip(self._found.axes[0]):
                     with ib.Else():
-                        self._fill(plane, target, extent)
+                        self._fill(plane, target, region.extent)
 
     def _origin(self, chunk: LaneChunk, positions: Mapping[Any, Any]) -> Any:
         """Where the first channel of a chunk is in the input, at padded positions."""
@@ -357,7 +376,10 @@ class LaneEmission:
     def _copy_positions(
         self, chunk: LaneChunk, positions: Mapping[Any, Any], to: Any, place: Any, count: Any
     ) -> None:
-        """Transposes `count` positions of the input into vectors from a place on."""
+        """Copies `count` positions of the input as vectors of channels, from a place on.
+
+        Here neighbouring positions are neighbours in the input, so it transposes them.
+        """
         origin = self._origin(chunk, positions)
         call_function(
             TRANSPOSE, tirx.address_of(to[bound(place * self._lanes)]),
@@ -380,10 +402,10 @@ class LaneEmission:
     def _compute(self, chunk: LaneChunk, group: Any, plane: Any, room: Any) -> None:
         """Computes and writes the results of a chunk, whose input is in the plane."""
         lanes = self._lanes
-        length, lines = self._size_of(chunk)
+        length, lines = self._line_length_and_count(chunk)
         with ib.serial(lines) as line:
             place = bound(line * length * lanes)
-            self._combine(chunk, group, plane, (line, length), tirx.address_of(room[place]))
+            self._combine(chunk, group, plane, line, length, tirx.address_of(room[place]))
         # The plane has been read.
         count = bound(lines * length)
         call_function(
@@ -392,17 +414,17 @@ class LaneEmission:
         )  # fmt: skip
         self._write(chunk, plane, length, lines, count)
 
-    def _size_of(self, chunk: LaneChunk) -> tuple[Any, Any]:
-        """The number of positions of a line of a chunk, and that of lines."""
+    def _line_length_and_count(self, chunk: LaneChunk) -> tuple[Any, Any]:
+        """The number of positions of a line of a chunk, and the number of its lines."""
         if len(self._axes) == 1:
             return chunk.count, int64(1)
         return bound(self._axes[-1].size), chunk.count
 
     def _combine(
-        self, chunk: LaneChunk, group: Any, plane: Any, line: tuple[Any, Any], out: Any
+        self, chunk: LaneChunk, group: Any, plane: Any, number: Any, length: Any, out: Any
     ) -> None:
-        """Computes a line of a chunk: its number and its length."""
-        lanes, (number, length) = self._lanes, line
+        """Computes line `number` of a chunk into `out`."""
+        lanes = self._lanes
         *outer, inner = self._axes
         step = outer[0].stride if outer else 1
         together = bound(ceil_div(length, pieces(length, int64(MOST_POSITIONS))))

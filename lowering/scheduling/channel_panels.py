@@ -12,15 +12,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from tvm import s_tir, tirx
-from tvm.s_tir.dlight.base import ScheduleRule
-from tvm.target import Target
+from tvm import tirx
 from tvm.tirx.script import builder as ib
 
 from .affine import int64, static_size
-from .convolution import Chunk, Emission, image_convolution
-from .convolution_form import Convolved, SpatialAxis, are_plain, convolution_of
-from .emission import bound, ceil_div, even_part, pieces, rewritten
+from .convolution import Chunk, ConvolutionRule, Emission
+from .convolution_form import Convolved, SpatialAxis, are_plain
+from .emission import bound, ceil_div, even_part, pieces
 from .lane_kernels import TRANSPOSE
 from .micro_kernels import (
     MOST_ROW_STRIDE,
@@ -29,7 +27,6 @@ from .micro_kernels import (
     native_tile,
     share_of_next_panel,
 )
-from .nests import inlined
 from .padded_planes import odd_lines
 from .tap_products import call_tap_products
 from .window_axes import taps_inside
@@ -44,24 +41,19 @@ BLOCK = 160
 """Rows of a panel of weights that stay in the first-level cache while all positions read them."""
 
 
-class ChannelPanels(ScheduleRule):  # type: ignore[misc]
+class ChannelPanels(ConvolutionRule):
     """Convolutions of planes of float32 whose output channels fill vectors.
 
     Long lines fill vectors of positions as well, and need no transposition; nor do results with
     channels last.
     """
 
-    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> s_tir.Schedule | None:
-        if target.kind.name != "llvm":
-            return None
-        kernel = inlined(func)
-        found = convolution_of(kernel) or image_convolution(kernel)
-        if found is None or not suits_panels(found):
-            return None
-        return s_tir.Schedule(rewritten(kernel, PanelEmission(kernel, found).emit))
+    def emission(self, kernel: tirx.PrimFunc, found: Convolved) -> PanelEmission | None:
+        return PanelEmission(kernel, found) if suits_panels(found) else None
 
 
 def suits_panels(found: Convolved) -> bool:
+    """Whether output channels fill vectors, and pay for transposing the results if need be."""
     if len(found.axes) == 1 or prefers_positions_in_vectors(found):
         return False
     rows = static_size(found.product.count(found.product.rows))
@@ -89,7 +81,7 @@ def fills_vectors(channels: int) -> bool:
     return -(-channels // lanes) * lanes <= channels * _MOST_WASTE
 
 
-def _axes(found: Convolved) -> list[SpatialAxis]:
+def _plane_axes(found: Convolved) -> list[SpatialAxis]:
     """The axes of the planes."""
     *outer, inner = found.axes
     # A register tile reads single elements, at a stride as well. Where the taps read most phases,
@@ -104,7 +96,7 @@ class PanelEmission(Emission):
     def __init__(
         self, kernel: tirx.PrimFunc, found: Convolved, axes: Sequence[SpatialAxis] | None = None
     ) -> None:
-        super().__init__(kernel, found, native_tile(), axes or _axes(found))
+        super().__init__(kernel, found, native_tile(), _plane_axes(found) if axes is None else axes)
         self._tile_rows = self._tile.width
 
     def _result_index(self, position: Any) -> Any:
@@ -226,9 +218,7 @@ class PanelEmission(Emission):
 
     @property
     def _skips_taps(self) -> bool:
-        fill = self._found.fill
-        is_zero = isinstance(fill, tirx.FloatImm) and float(fill.value) == 0
-        return len(self._axes) == 2 and self._taps > 1 and is_zero
+        return len(self._axes) == 2 and self._taps > 1 and self._found.has_zero_fill
 
     def _with_used_taps(
         self, chunk: Chunk, position: Any, count: Any, adds: Any,

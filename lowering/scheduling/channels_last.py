@@ -4,10 +4,10 @@ Windows of a few positions along a line read whole vectors of channels where the
 after another, so that each line of the image is read in the order of memory. Taps that read padding
 are left out: positions near an end of a line are computed one by one, with the taps that they have.
 
-Where many are near an end, because lines are short, a depthwise convolution copies the image vector
-by vector of channels into padded planes instead, unless it is larger than the second-level cache.
-The windows of a vector then share elements in the first-level cache. (Channels first:
-`channel_lanes`.)
+A depthwise convolution of a small image with short lines copies it into padded planes instead, one
+vector of channels after another: what its windows share is then in the first-level cache, and no
+position is near an end. Pooling does too little work for each element to pay for the copy.
+(Channels first: `channel_lanes`.)
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ from .lane_kernels import (
     PRODUCTS,
 )
 from .micro_kernels import call_function, native_tile
-from .nests import inlined, substituted
-from .packing import pack_weights
+from .nests import inlined
 from .stores import element_of
 from .window_axes import UsedAxis, taps_inside
 from .winograd_transforms import span
@@ -66,16 +65,17 @@ _FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
 """What finds the windows of a kernel, by the shared function that combines their elements."""
 _ITEM = 1 << 16
 """Elements of an item of work, which stay in the second-level cache."""
-_CACHED = 1 << 18
-"""Elements of an image that the second-level cache holds. To read and write some channels of each
-position of a larger one takes too long.
+_MOST_ELEMENTS = 1 << 18
+"""Elements of an image, in the second-level cache, that are read vector by vector of channels.
+
+Strided access to a few channels of each position of a larger one misses that cache.
 """
+_SHORT = 10
+"""A line is short if at least one of so many positions is near an end of it."""
 _NEAR = 2
-"""The largest dilation with planes: between taps far apart are many lines that none reads."""
+"""The largest dilation of vectors of channels: far apart, most lines of a plane are not read."""
 _FEWEST_ITEMS = 2
 """Items that an image is cut into at least, for several cores."""
-_SHORT = 10
-"""Lines are short if at least one position of so many is near an end of its line."""
 _COST_OF_ELEMENT = 4
 """The time to write an element, in multiply-adds."""
 
@@ -136,57 +136,37 @@ class _Emission:
         self._outer = outer[0] if outer else None
 
     def emit(self) -> None:
-        packed = self._pack_weights() if self._function == CHANNEL_PRODUCTS else None
+        vectors = packed = None
+        if self._function == CHANNEL_PRODUCTS:
+            weights = self._product.a
+            vectors = _VectorEmission(self._kernel, self._found, weights, self._channel, PRODUCTS)
+            packed = vectors.pack_weights()
         with compute_block("windows"), unless_empty(self._found.store.written):
             self._found.store.declare()
             self._source = flat(self._found.source)
             self._weights = None if packed is None else flat(packed)
             by_vectors = self._prefers_vectors()
-            if is_true(by_vectors):
-                self._vectors()
-            elif is_false(by_vectors):
+            if vectors is None or is_false(by_vectors):
                 self._items()
+            elif is_true(by_vectors):
+                vectors.emit_items(self._source, self._weights)
             else:
                 with ib.If(by_vectors):
                     with ib.Then():
-                        self._vectors()
+                        vectors.emit_items(self._source, self._weights)
                     with ib.Else():
                         self._items()
 
     def _prefers_vectors(self) -> Any:
-        """Whether vectors of channels are computed one after another, from planes of each.
-
-        Windows without products take less time than reading an image so, if no cache holds it.
-        """
+        """Whether a depthwise convolution is faster one vector of channels after another."""
         axes = self._found.axes
-        is_product = self._function == CHANNEL_PRODUCTS and self._taps > 1
-        if not is_product or any(axis.dilation > _NEAR for axis in axes):
+        if self._taps == 1 or any(axis.dilation > _NEAR for axis in axes):
             return tirx.const(False, "bool")
         size = product([int64(self._channels), *(axis.high - axis.low for axis in axes)])
         short = _SHORT * (self._inner.taps - 1) * self._inner.dilation // self._inner.stride
         is_short = self._inner.size <= int64(max(short, MOST_POSITIONS))
-        return sym.Analyzer().simplify(tirx.all(is_short, size <= int64(_CACHED)))
-
-    def _vectors(self) -> None:
-        """Emits a depthwise convolution with planes for vectors of channels."""
-        weights = self._product.a
-        vectors = _VectorEmission(self._kernel, self._found, weights, self._channel, PRODUCTS)
-        vectors.emit_items(self._source, self._weights)
-
-    def _pack_weights(self) -> Any:
-        """Packs the weights into `[vector of channels, tap, lane]`."""
-        weights, lanes = self._product.a, self._lanes
-        axes = [axis for axis in self._found.axes if axis.tap is not None]
-
-        def element(vector: Any, tap: Any, lane: Any) -> Any:
-            values = unflattened([axis.tap for axis in axes], self._product.extent, tap)
-            # The last vector of channels ends with the last channel.
-            first = tirx.min(vector * lanes, int64(self._channels - lanes))
-            values[self._channel] = first + lane
-            return weights.buffer[tuple(substituted(i, values) for i in weights.indices)]
-
-        shape = (int64(-(-self._channels // lanes)), int64(self._taps), int64(lanes))
-        return pack_weights(self._kernel, weights.buffer, shape, element)
+        is_small = size <= int64(_MOST_ELEMENTS)
+        return sym.Analyzer().simplify(tirx.all(is_short, is_small))
 
     @property
     def _taps(self) -> int:
@@ -298,19 +278,15 @@ class _Emission:
 
 
 class _VectorEmission(LaneEmission):
-    """Copies vectors of channels into planes, and computes one vector after another."""
-
-    @property
-    def _outer(self) -> SpatialAxis | None:
-        return self._found.axes[0] if len(self._found.axes) > 1 else None
+    """A depthwise convolution of an image with channels last, one vector of them at a time."""
 
     def _pitch_of(self, width: Any) -> Any:
-        return width
+        return width  # Lines are copied by themselves.
 
     def _fill_lines(
         self, chunk: LaneChunk, line: UsedAxis, inner: UsedAxis, plane: Any, room: Any
     ) -> None:
-        self._fill_each_line(chunk, line, inner, plane)
+        self._fill_line_by_line(chunk, self._region(chunk, line, inner), plane)
 
     def _copy_positions(
         self, chunk: LaneChunk, positions: Mapping[Any, Any], to: Any, place: Any, count: Any
@@ -320,23 +296,22 @@ class _VectorEmission(LaneEmission):
         target = bound(place * lanes)
         step = self._position.of(self._found.positions[-1])
         with ib.serial(count) as number:
-            place = origin + number * step
-            ib.buffer_store(
-                to, self._source[span(place, lanes)], [span(target + number * lanes, lanes)]
-            )
+            read, written = origin + number * step, target + number * lanes
+            ib.buffer_store(to, self._source[span(read, lanes)], [span(written, lanes)])
             # The next vector of channels: the processor prefetches only along a line.
-            prefetch(self._source, place + lanes, is_write=0, locality=2)
+            prefetch(self._source, read + lanes, is_write=0, locality=2)
 
     def _compute(self, chunk: LaneChunk, group: Any, plane: Any, room: Any) -> None:
         columns, lanes = self._product.columns, self._lanes
-        length, lines = self._size_of(chunk)
-        # Each line is written before the next is computed: the processor does both at once.
+        *outer, _ = self._found.axes
+        length, lines = self._line_length_and_count(chunk)
+        # A line is written at once: its stores overlap with the products of the next.
         with ib.serial(lines) as line:
-            self._combine(chunk, group, plane, (line, length), room.data)
+            self._combine(chunk, group, plane, line, length, room.data)
             here = dict(chunk.values)
-            if self._outer is not None and self._outer.column is not None:
-                here[self._outer.column] = bound(chunk.first + line)
-            first = chunk.first if self._outer is None else int64(0)
+            if outer and outer[0].column is not None:
+                here[outer[0].column] = bound(chunk.first + line)
+            first = int64(0) if outer else chunk.first
             with ib.serial(length) as number:
                 here[columns[-1]] = bound(first + number)
                 element = partial(element_of, room, bound(number * lanes))

@@ -107,6 +107,11 @@ class Convolved:
     """Whether channels are the last axis of the output."""
 
     @property
+    def has_zero_fill(self) -> bool:
+        """Whether padding adds nothing to a sum."""
+        return isinstance(self.fill, tirx.FloatImm) and float(self.fill.value) == 0
+
+    @property
     def position(self) -> Affine:
         """Where an element of the padded input is, in the batch variables, its channel and its
         position.

@@ -99,7 +99,7 @@ class Windows(ABC):
     """
 
     neutral: float
-    """The result for no elements."""
+    """The result for no elements, with which windows of all channels start."""
 
     def __init__(self, name: str, lanes: int) -> None:
         self._name = name
@@ -146,24 +146,24 @@ class Windows(ABC):
                 # The last ones end with the last position, and are computed again in part.
                 first = bound(tirx.min(number * together, count - together))
                 start = bound(first * step)
-                results = self._results(together)
+                results = [ib.alloc_buffer((lanes,), "float32") for _ in range(together)]
+
+                def element(tap: Any, place: int, start: Any = start) -> Any:
+                    return plane[span(start + place * step + table[2 * tap], lanes)]
+
+                for place, result in enumerate(results):
+                    ib.buffer_store(result, self._start(element(_ZERO, place)), [zero])
                 with ib.serial(taps) as tap:
                     weight = weights[span(table[2 * tap + 1], lanes)]
                     for place, result in enumerate(results):
-                        element = plane[span(start + place * step + table[2 * tap], lanes)]
-                        value = self._combined(result[zero], element, weight)
+                        value = self._combined(result[zero], element(tap, place), weight)
                         ib.buffer_store(result, value, [zero])
                 for place, result in enumerate(results):
                     ib.buffer_store(out, result[zero], [span((first + place) * lanes, lanes)])
         return builder.get()
 
-    def _results(self, together: int) -> list[Any]:
-        """Results for no elements, in registers."""
-        results = [ib.alloc_buffer((self._lanes,), "float32") for _ in range(together)]
-        nothing = tirx.Broadcast(tirx.const(self.neutral, "float32"), self._lanes)
-        for result in results:
-            ib.buffer_store(result, nothing, [span(_ZERO, self._lanes)])
-        return results
+    def _start(self, element: Any) -> Any:
+        return tirx.Broadcast(tirx.const(0.0, "float32"), self._lanes)
 
     @abstractmethod
     def _combined(self, result: Any, element: Any, weight: Any) -> Any:
@@ -183,6 +183,9 @@ class MaximaOfWindows(Windows):
     """The greatest elements."""
 
     neutral = LOWEST
+
+    def _start(self, element: Any) -> Any:
+        return element
 
     def _combined(self, result: Any, element: Any, weight: Any) -> Any:
         return tirx.max(result, element)
@@ -226,7 +229,10 @@ class WindowsOfChannels(Windows):
             with ib.serial(tirx.floordiv(channels + lanes - 1, lanes)) as vector:
                 # The last vector ends with the last channel; some are computed again.
                 first = bound(tirx.min(vector * lanes, channels - lanes))
-                results = self._results(together)
+                results = [ib.alloc_buffer((lanes,), "float32") for _ in range(together)]
+                for result in results:
+                    nothing = tirx.Broadcast(tirx.const(self.neutral, "float32"), lanes)
+                    ib.buffer_store(result, nothing, [zero])
                 with ib.serial(rows) as row, ib.serial(columns) as column:
                     place = first + row * row_step + column * column_step
                     tap = vector * vector_step + row * tap_row + column * lanes

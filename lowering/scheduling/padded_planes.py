@@ -23,7 +23,7 @@ from .micro_kernels import call_copy_row, call_function
 
 CACHE_LINE = 16
 """The float32 elements of a cache line of 64 bytes."""
-_COST_OF_COPY = 16
+COST_OF_COPY = 16
 """The time to copy an element, in multiply-adds."""
 _LEAST_PREFETCHED = 16
 """Channels from which on copying a line prefetches that of the next channel."""
@@ -109,7 +109,7 @@ class PaddedPlanes:
 
         zero = tirx.const(0.0, "float32")
         if is_shared:
-            for_items(self._channels, self._channels * self._channel_stride * _COST_OF_COPY, copy)
+            for_items(self._channels, self._channels * self._channel_stride * COST_OF_COPY, copy)
         else:
             with ib.serial(self._channels) as channel:
                 copy(channel)
@@ -150,7 +150,7 @@ class PaddedPlanes:
 
         parts = bound(ceil_div(total, int64(_TRANSPOSED)))
         if is_shared:
-            for_items(parts, total * self._channels * _COST_OF_COPY, transpose)
+            for_items(parts, total * self._channels * COST_OF_COPY, transpose)
         else:
             with ib.serial(parts) as number:
                 transpose(number)

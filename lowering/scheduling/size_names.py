@@ -178,7 +178,10 @@ class _Names:
         return expression
 
     def _whole(self, size: Any) -> Any:
-        """The name of a size in which other names stand, see `add_whole`; or the size."""
+        """The name that `add_whole` gave a size written in other names, or the size itself.
+
+        It names sizes as they are once the names in them stand in their places.
+        """
         name = self._value(size)
         return size if name is None else name
 

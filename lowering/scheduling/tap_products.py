@@ -58,8 +58,7 @@ def can_be_small(found: Convolved) -> bool:
         1 < taps <= MOST_TAPS
         and len(found.axes) <= 2
         and static_size(product([axis.size for axis in found.axes])) is None
-        and isinstance(found.fill, tirx.FloatImm)
-        and float(found.fill.value) == 0
+        and found.has_zero_fill
     )
 
 

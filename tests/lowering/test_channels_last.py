@@ -95,6 +95,39 @@ def test_small_images(name: str) -> None:
     check_taken(ChannelsLast(), text, {"f": weight(24, 1, *taps)}, SMALL_SIZES)
 
 
+VECTORS, POSITIONS = "looplift_windows_product", "looplift_channels_product"
+"""What kernels call that compute vector by vector of channels, and position by position."""
+
+
+@pytest.mark.parametrize(
+    ("dims", "attributes", "taps", "called"),
+    [
+        ("b, h, w", "pads = [2, 2, 2, 2]", 5, {VECTORS, POSITIONS}),
+        ("1, 14, 20", "pads = [2, 1, 2, 3]", 5, {VECTORS}),
+        ("1, 300, 40", "pads = [2, 2, 2, 2]", 5, {POSITIONS}),
+        ("2, 6, 7", "pads = [4, 4, 4, 4], dilations = [2, 2]", 5, {VECTORS}),
+        ("2, 9, 12", "pads = [2, 2, 2, 2], dilations = [3, 1]", 3, {POSITIONS}),
+        ("1, 70, 64", "pads = [1, 1, 1, 1]", 3, {POSITIONS}),
+    ],
+    ids=["unknown", "short", "short of a large image", "dilated", "far apart", "long"],
+)
+def test_short_lines_take_one_vector_of_channels_after_another(
+    dims: str, attributes: str, taps: int, called: set[str]
+) -> None:
+    operators = f"c = Conv <group = 40, {attributes}> (p, f) q = Relu (c)"
+    text = f"model (float[{dims}, 40] x) => (y) {{ {between_transpositions(4, operators)} }}"
+    weights = {"f": weight(40, 1, taps, taps)}
+    (schedule,) = taken_by(ChannelsLast(), text, weights)
+    script = schedule.mod.script()
+    assert {name for name in (VECTORS, POSITIONS) if f'"{name}"' in script} == called
+    # Of one chunk, of several, and larger than what a cache holds.
+    check(
+        text,
+        weights,
+        [{"b": b, "h": h, "w": w} for b, h, w in ((2, 9, 5), (1, 220, 25), (1, 400, 30))],
+    )
+
+
 @pytest.mark.parametrize("name", one_of(2, LINES))
 def test_depthwise_convolutions_of_a_line(name: str) -> None:
     taps, attributes = LINES[name]

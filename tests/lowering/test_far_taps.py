@@ -39,18 +39,34 @@ def test_taps(name: str) -> None:
     check(text, weights, SIZES)
 
 
-@pytest.mark.parametrize(("height", "width"), [(14, 20), (1, 64), (64, 64)])
-def test_images_of_known_size(height: int, width: int) -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "pads"),
+    [(14, 20, (12, 18)), (64, 64, (12, 18)), (30, 20, (15, 21)), (9, 5, (30, 40))],
+    ids=["small", "large", "longer lines of output", "mostly padding"],
+)
+def test_images_of_known_size(height: int, width: int, pads: tuple[int, int]) -> None:
     text = f"""model (float[2, 48, {height}, {width}] x) => (y) {{
-        y = Conv <pads = [12, 18, 12, 18], dilations = [12, 18]> (x, f) }}"""
-    check(text, {"f": weight(64, 48, 3, 3)}, [{}])
+        y = Conv <pads = {[*pads, *pads]}, dilations = [12, 18]> (x, f) }}"""
+    weights = {"f": weight(64, 48, 3, 3)}
+    assert taken_by(FarTaps(), text, weights)
+    check(text, weights, [{}])
+
+
+def test_a_residual() -> None:
+    text = """model (float[b, 32, h, w] x, float[b, 32, h, w] z) => (y) {
+        p = Conv <pads = [10, 10, 10, 10], dilations = [10, 10]> (x, f) y = Add (p, z) }"""
+    weights = {"f": weight(32, 32, 3, 3)}
+    assert taken_by(FarTaps(), text, weights)
+    check(text, weights, SIZES)
 
 
 def test_results_with_channels_last() -> None:
     text = """model (float[b, 48, h, w] x) => (y) {
         p = Conv <pads = [12, 12, 12, 12], dilations = [12, 12]> (x, f)
         y = Transpose <perm = [0, 2, 3, 1]> (p) }"""
-    check(text, {"f": weight(64, 48, 3, 3)}, SIZES)
+    weights = {"f": weight(64, 48, 3, 3)}
+    assert taken_by(FarTaps(), text, weights)
+    check(text, weights, SIZES)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +76,9 @@ def test_results_with_channels_last() -> None:
         "pads = [12, 13, 12, 13], dilations = [12, 12]",
         "pads = [12, 12, 12, 12], dilations = [12, 12], strides = [2, 1]",
         "pads = [12, 7, 12, 7], dilations = [12, 7], strides = [1, 2]",
+        "pads = [7, 7, 7, 7], dilations = [7, 7]",
     ],
-    ids=["shorter lines", "longer lines", "strided lines", "strided columns"],
+    ids=["shorter lines", "longer lines", "strided lines", "strided columns", "near"],
 )
 def test_taps_of_other_rules(attributes: str) -> None:
     text = f"model (float[b, 48, h, w] x) => (y) {{ y = Conv <{attributes}> (x, f) }}"

@@ -19,7 +19,7 @@ from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.pooling import Pooling
 
 from ..samples import one_of
-from .comparison import TARGETS, check, taken_by
+from .comparison import TARGETS, check, taken_by, with_weights
 from .compiled import NATIVE, virtual_machine
 from .conftest import parse
 
@@ -179,6 +179,17 @@ def test_lines(op: str) -> None:
     text = f"""model (float[2, 5, n] x) => (float[?, ?, ?] y) {{
         y = {op} <kernel_shape = [5], pads = [2, 2], strides = [2]> (x) }}"""
     _check_taken(text, [{"n": n} for n in (3, 7, 30, 4000)])
+
+
+@pytest.mark.parametrize("channels", [3, 20])
+def test_windows_of_negative_infinities(channels: int) -> None:
+    text = (
+        f"model (float[1, {channels}, h, w] x) => (y) {{ y = MaxPool <kernel_shape = [2, 2]> (x) }}"
+    )
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(with_weights(text, {})), NATIVE))
+    x = np.full((1, channels, 4, 4), -np.inf, np.float32)
+    got = machine["main"](tvm.runtime.tensor(x)).numpy()
+    np.testing.assert_array_equal(got, np.full((1, channels, 3, 3), -np.inf))
 
 
 def test_maxima_of_infinities() -> None:
