@@ -51,7 +51,7 @@ class CompletedRuns:
     inputs: dict[str, str]
     defaults: frozenset[str]
     outputs: list[str]
-    unranked: frozenset[str]
+    not_vectors: frozenset[str]
     results: Iterator[list[RuntimeValue]]
 
     def run(

@@ -38,6 +38,7 @@ from ..rewrite.running.verify import (
     counts_enough,
     no_case_reason,
     refusal_notes,
+    timeout_note,
     unstable_note,
 )
 from ..rewrite.storage.files import ModelSource
@@ -181,6 +182,8 @@ def check(
                 _measure(run, case, {ORIGINAL: original, **others})
             checked.runs.append(run)
         checked.notes += _branch_notes(request, assertions, feeds)
+        if cases.timeouts and checked.runs:
+            checked.notes.append(timeout_note(cases.timeouts))
         checked.refused = cases.refused_choices()
         checked.reason = "" if checked.runs else no_case_reason(cases)
     return checked

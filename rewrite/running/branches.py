@@ -77,7 +77,7 @@ class RecordingSession:
         """`count` is the number of outputs for callers."""
         self._session, self._recorder, self._count = session, recorder, count
         self.inputs, self.defaults = session.inputs, session.defaults
-        self.outputs, self.unranked = session.outputs[:count], session.unranked
+        self.outputs, self.not_vectors = session.outputs[:count], session.not_vectors
 
     def unrecorded(self) -> RecordingSession:
         """The same session for runs that are not compared."""

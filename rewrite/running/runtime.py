@@ -120,8 +120,8 @@ class LoadedModel(Executable, Protocol):
     """The inputs that have a default."""
     outputs: list[str]
     """The names of outputs."""
-    unranked: frozenset[str]
-    """The outputs whose rank onnxruntime does not know; scalars count as such."""
+    not_vectors: frozenset[str]
+    """The outputs that are not declared with exactly one axis."""
 
 
 class Session:
@@ -144,11 +144,11 @@ class Session:
         self.defaults = frozenset(i.name for i in self._session.get_overridable_initializers())
         outputs = self._session.get_outputs()
         self.outputs = [o.name for o in outputs]
-        self.unranked = frozenset(o.name for o in outputs if not o.shape)
+        self.not_vectors = frozenset(o.name for o in outputs if len(o.shape or ()) != 1)
 
     def interface(self) -> tuple[dict[str, str], frozenset[str], list[str], frozenset[str]]:
-        """`inputs`, `defaults`, `outputs` and `unranked`."""
-        return self.inputs, self.defaults, self.outputs, self.unranked
+        """`inputs`, `defaults`, `outputs` and `not_vectors`."""
+        return self.inputs, self.defaults, self.outputs, self.not_vectors
 
     def run(
         self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
@@ -233,7 +233,7 @@ class IsolatedSession(Isolated):
         """`seconds` limits the time of loading, in which onnxruntime computes constants."""
         process = process or shared_process()
         super().__init__(process, Session, packed, threads, optimizes, seconds=seconds)
-        self.inputs, self.defaults, self.outputs, self.unranked = self._ask("interface")
+        self.inputs, self.defaults, self.outputs, self.not_vectors = self._ask("interface")
 
 
 def median_time(call: Callable[[], object], seconds: float) -> float:

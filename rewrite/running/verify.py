@@ -106,6 +106,8 @@ class Verification:
     """Why nothing was compared, if so."""
     rejected: bool = False
     """Whether nothing was compared because onnxruntime does not load the original."""
+    timeouts: int = 0
+    """The number of inputs for which the original did not end within the time limit of a run."""
     only_empty: str = ""
     """Why onnxruntime rejects all inputs of the original that have elements, if only others were
     compared."""
@@ -125,6 +127,8 @@ class Verification:
         notes = refusal_notes(self.refused_sizes)
         if self.ended_early and self.compared:
             notes.append("the time limit ended the verification before all runs")
+        if self.timeouts and self.compared:
+            notes.append(timeout_note(self.timeouts))
         if self.only_empty:
             notes.append(
                 "only inputs with a size of 0 were compared, because the original fails for all "
@@ -335,6 +339,7 @@ def _compare_cases(
     result.refused = cases.refused
     result.refused_sizes = cases.refused_choices()
     result.ended_early = cases.ended_early
+    result.timeouts = cases.timeouts
     if not counts_enough(result.sizes, result.unstable):
         result.sizes.clear()
     others_are_refused = cases.refused and not (cases.timeouts or result.unstable)
@@ -387,8 +392,8 @@ class Candidate:
     """Outputs whose types and shapes only count where a size is 0; see `stacked_outputs`."""
     scanned: Collection[str] = ()
     """Outputs that have undefined sizes where they are empty; see `scan_outputs`."""
-    unranked: Collection[str] = ()
-    """Those of them whose rank onnxruntime does not know; it returns the shape (0,) for them."""
+    not_vectors: Collection[str] = ()
+    """Those of them that onnxruntime returns with the shape (0,) if the body states no rank."""
     unexplained: list[DimSizes] = field(default_factory=list)
     """The sizes of runs that no version explained. Loading them again would take long."""
 
@@ -417,7 +422,7 @@ class Candidate:
             reduced_outputs(proto),
             stacked_outputs(proto),
             scanned,
-            frozenset(scanned).intersection(original.unranked),
+            frozenset(scanned).intersection(original.not_vectors),
         )
 
     def compare_run(self, case: Case, seconds: float) -> RunComparison:
@@ -442,7 +447,7 @@ class Candidate:
         undefined: dict[str, str] = {}
         for number, (name, old, new) in enumerate(zip(self.original.outputs, expected, actual)):
             allowed = name in self.scanned and is_empty_stack(old, new)
-            if allowed or (name in self.unranked and is_unranked_stack(old, new)):
+            if allowed or (name in self.not_vectors and is_unranked_stack(old, new)):
                 shapes = [list(np.asarray(value).shape) for value in (new, old)]
                 if shapes[0] != shapes[1]:
                     undefined[name] = f"shape {shapes[0]} instead of {shapes[1]}"
@@ -612,6 +617,15 @@ def optimizer_note(crash: str) -> str:
     return (
         "compared with graph optimizations off, because onnxruntime's optimizer fails on the "
         f"original: {crash}"
+    )
+
+
+def timeout_note(timeouts: int) -> str:
+    """That the original did not end for some inputs."""
+    inputs = "an input" if timeouts == 1 else f"{timeouts} inputs"
+    return (
+        f"the original did not end within the time limit of a run for {inputs}, and the search for "
+        "others ended there: give inputs for which it ends (`--input`)"
     )
 
 

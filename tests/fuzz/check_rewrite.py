@@ -358,11 +358,11 @@ def differences(
 ) -> list[str]:
     """How the outputs of a run differ from the right ones, unless rounding explains it."""
     scanned = scan_outputs(model)
-    unranked = original.unranked.intersection(scanned)
+    not_vectors = original.not_vectors.intersection(scanned)
     same = []
     for name, right, given in zip(original.outputs, expected, actual):
         is_open = (name in scanned and is_empty_stack(right, given)) or (
-            name in unranked and is_unranked_stack(right, given)
+            name in not_vectors and is_unranked_stack(right, given)
         )
         if right is not OPEN:
             same.append((name, right, right if is_open else given))

@@ -171,6 +171,18 @@ class TestDifferent:
         assert "terminate" in str(result.differences[0])
         assert "does not end" in verify(endless, endless, effort=Effort(2, 2, 5, 0.2)).reason
 
+    def test_a_loop_that_ends_for_some_inputs(self) -> None:
+        text = """g (float[N] x, bool go) => (float[N] y) <int64 most = {4611686018427387904}> {
+            y = Loop(most, go, x) <body = b (int64 i, bool c, float[N] s) => (bool d, float[N] t) {
+                d = Identity(c)
+                t = Identity(s)
+            }>
+        }"""
+        result = verify(model(text), model(text), effort=Effort(4, 8, 5, 0.2))
+        assert result.verified
+        (note,) = result.notes()
+        assert "did not end within the time limit" in note
+
 
 DIVISIBLE = """g (float[B, T] x) => (float[B, T] y) <int64 n = {4}, int64 at = {1}, int64 none = {0}> {
     sizes = Shape(x)
@@ -465,6 +477,22 @@ class TestScanOutputsOfNoIterations:
 
     def test_others_still_count(self) -> None:
         assert self.verified("Abs").differences
+
+    def test_are_of_any_rank_where_the_body_states_none(self) -> None:
+        text = """g (float[T,1] x, int64 m, bool c) => (float[K,T,1] y) {
+            z, y = Loop (m, c, x) <body = b (int64 i, bool go, float[T,1] p)
+                => (bool on, float[T,1] q, float[T,1] r) {
+                on = Identity(go) q = Identity(p) r = Neg(p) }> }"""
+        before, after = (
+            onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {graph}')
+            for graph in (text, self.TILED.replace("OP", "Neg"))
+        )
+        body = before.graph.node[0].attribute[0].g
+        for info in (body.input[2], *body.output[1:]):
+            info.type.tensor_type.ClearField("shape")
+        verification = verify(before, after, sizes={"T": [2]})
+        assert verification.verified
+        assert verification.empty_scan_outputs == {"y": "shape [0, 2, 1] instead of [0]"}
 
     def test_a_note_says_what_differs(self) -> None:
         verification = self.verified("Neg")
