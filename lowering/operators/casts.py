@@ -51,6 +51,8 @@ _SIGN = 128
 """The sign bit of a float8."""
 _INFINITY = 0x7F800000
 """The bits of a float32 infinity."""
+_HALF_OF_BFLOAT16 = 0x7FFF
+"""The bits of a float32, less one, that are half of the last bit of a bfloat16."""
 
 
 @converts("Cast", accepts=Accepts.SYMBOLIC)
@@ -95,7 +97,28 @@ def _cast_tensor(ctx: ConverterContext, data: Value) -> Value:
     if source == "bfloat16" and target != source:
         # TVM 0.27 checks whether a float that becomes an integer is finite: not for bfloat16.
         data = ctx.cast(data, "float32")
+    if target == "bfloat16" and target != source:
+        data = _round_to_bfloat16(ctx, ctx.bb.normalize(ctx.cast(data, "float32")))
     return ctx.by_tvm([data])
+
+
+def _round_to_bfloat16(ctx: ConverterContext, data: Value) -> Value:
+    """float32 data rounded to the nearest numbers of bfloat16, ties to the even code.
+
+    TVM 0.27 computes bfloat16 in float32, and drops a rounding that is only a cast.
+    """
+
+    def compute(data: Any) -> Any:
+        def element(*at: Any) -> Any:
+            bits = tirx.reinterpret("int32", data(*at))
+            is_odd = tirx.bitwise_and(tirx.shift_right(bits, tirx.const(16, "int32")), 1)
+            rounded = tirx.bitwise_and(bits + (_HALF_OF_BFLOAT16 + is_odd), ~0xFFFF)
+            is_nan = tirx.bitwise_and(bits, 0x7FFFFFFF) > _INFINITY
+            return tirx.Select(is_nan, data(*at), tirx.reinterpret("float32", rounded))
+
+        return te.compute(data.shape, element, name="rounded")
+
+    return ctx.bb.normalize(ctx.call_te(compute, data, name="round_to_bfloat16"))
 
 
 def _round_half_away(ctx: ConverterContext, data: Value) -> Value:

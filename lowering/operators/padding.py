@@ -107,14 +107,16 @@ def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[A
 def _pad_by_copies(
     source: Callable[[Any, Any], Any], data: Any, before: Sequence[Any], after: Sequence[Any]
 ) -> Any:
+    def copied(position: Any, size: Any, start: Any, end: Any) -> Any:
+        if not _is_padded((start, end)):
+            return position
+        # A negative amount removes elements first: what is left is copied.
+        removed, rest = tirx.max(-start, 0), size + tirx.min(start, 0) + tirx.min(end, 0)
+        return source(position - tirx.max(start, 0), rest) + removed
+
     def element(*positions: Any) -> Any:
         axes = zip(positions, data.shape, before, after, strict=True)
-        return data(
-            *(
-                source(position - amounts[0], size) if _is_padded(amounts) else position
-                for position, size, *amounts in axes
-            )
-        )
+        return data(*(copied(*axis) for axis in axes))
 
     return te.compute(_padded_shape(data, before, after), element, name="pad")
 

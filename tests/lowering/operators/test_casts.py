@@ -91,6 +91,20 @@ def test_small_integers_are_those_of_onnxruntime(imported: Load, source: str, re
     model.check(numbers.astype({"float": "f4", "float16": "f2", "int32": "i4"}[source]))
 
 
+@pytest.mark.parametrize("source", ["float", "float16", "double"])
+def test_a_cast_to_bfloat16_and_back_rounds(imported: Load, source: str) -> None:
+    model = imported(f"""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g ({source}[n] x) => (float[n] y) {{
+        a = Cast <to = 16> (x) b = Cast <to = 1> (a) y = Mul (b, b) }}""")
+    numbers = [1 + k / 512 for k in range(9)] + [0, 1e-7, 6e4, np.inf, np.nan]
+    x = np.array([*numbers, *np.negative(numbers)], np.float32)
+    x = x.astype({"float": "f4", "float16": "f2", "double": "f8"}[source])
+    (got,) = model.run(x)
+    rounded = x.astype(ml_dtypes.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(got, rounded * rounded)
+
+
 def test_small_floats_round_to_even_and_saturate(imported: Load) -> None:
     model = imported(SMALL.format(result="float4e2m1", to=onnx.TensorProto.FLOAT4E2M1))
     numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)

@@ -45,3 +45,13 @@ def test_padding_along_axes_that_are_inputs(imported: Load) -> None:
     }""")
     for axes in ([0, 2], [-1, 0], [1, -1]):
         model.check(random(2, 3, 1), np.array([1, 2, 0, 3]), np.array(axes))
+
+
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "wrap"])
+@pytest.mark.parametrize("pads", [[0, -1, 0, 2], [0, 2, 0, -2], [-2, 1, 1, -1], [-1, -2, -1, 0]])
+def test_padding_of_what_negative_amounts_leave(imported: Load, mode: str, pads: list[int]) -> None:
+    model = imported(f"""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[n, m] x, int64[4] pads) => (float[p, q] y) {{
+        y = Pad <mode = "{mode}"> (x, pads) }}""")
+    model.check(np.arange(30, dtype=np.float32).reshape(5, 6), np.array(pads))
