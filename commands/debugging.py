@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
 from .arguments import parse_sizes
 from .options import AsJson, Model, Seed, Sizes, model_argument, repeated, with_settings
-from .output_files import onnx_files
+from .output_files import no_models, onnx_files
 
 CheckCommand = Annotated[
     str,
@@ -113,6 +114,8 @@ def _explain_folder(
     from ..debug.explain.render import render_summary
 
     paths = onnx_files(folder) if folder.is_dir() else [folder]
+    if not paths:
+        raise no_models(folder)
     explanations = []
     for path in paths:
         with console.show_activity(f"explaining {path.name}"):
@@ -163,8 +166,8 @@ def step(
 ) -> None:
     """Step through the rewrites of a model and the nodes they touch.
 
-    Commands come from the terminal, from a pipe, or from --do. The exit status is 2 if a command
-    fails.
+    Commands come from the terminal, from a pipe, or from --do; an empty pipe lists the rewrites.
+    The exit status is 2 if a command fails.
     """
     from ..debug.step import CommitCursor, Shell
     from ..debug.trace_reader import read_trace
@@ -179,7 +182,8 @@ def step(
     if do:
         shell.run_script(do)
     elif not sys.stdin.isatty():
-        shell.run_script(sys.stdin)
+        lines = (line for line in sys.stdin if line.strip())
+        shell.run_script(itertools.chain([next(lines, "list")], lines))
     else:
         shell.cmdloop()
         return

@@ -107,12 +107,17 @@ def _models_of(source: Path, output: Path) -> list[tuple[Path, Path]]:
     inside = output.absolute()
     found = [path for path in onnx_files(source) if inside not in path.absolute().parents]
     if not found:
-        raise ModelError(
-            "This is a folder that contains no .onnx file",
-            where=f"folder '{source}'",
-            remedy="Name a file, or a folder with .onnx files",
-        )
+        raise no_models(source)
     return [(path, path.relative_to(source)) for path in found]
+
+
+def no_models(folder: Path) -> ModelError:
+    """The error for a folder without models."""
+    return ModelError(
+        "This is a folder that contains no .onnx file",
+        where=f"folder '{folder}'",
+        remedy="Name a file, or a folder with .onnx files",
+    )
 
 
 def _check_traces(traces: Sequence[Path], plan: Sequence[tuple[Path, Path]]) -> None:

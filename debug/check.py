@@ -159,10 +159,11 @@ def check(
                 effort=EFFORT,
             )
         except ExecutionError as error:
+            problem = str(error).rstrip(".")
             checked.reason = (
                 f"onnxruntime {onnxruntime.__version__} does not run the original, with which the "
-                f"other columns are compared: {error}. If the model is meant for another "
-                "version or runtime, `looplift rewrite --no-verify` rewrites it all the same"
+                f"other columns are compared: {problem}. If the model is meant for another version "
+                "or runtime, `looplift rewrite --no-verify` rewrites it all the same"
             )
             return checked
         except CannotGenerateInputs as error:
@@ -353,7 +354,8 @@ def _verdict_on(column: Column, runs: Sequence[RunComparison]) -> Text:
         return Text(f"{column.name}: did not run", style="yellow")
     counts = Counter(run.verdicts[column.name] for run in runs)
     if counts[EQUAL] == len(runs):
-        return Text(f"{column.name}: equal in all {len(runs)} runs", style="green")
+        where = f"all {len(runs)} runs" if len(runs) > 1 else "1 run"
+        return Text(f"{column.name}: equal in {where}", style="green")
     parts = [f"{each} in {counts[each]}" for each in _WORST_FIRST if counts[each]]
     style = "red" if counts[DIFFERENT] else "yellow"
     return Text(f"{column.name}: {', '.join(parts)} of {len(runs)} runs", style=style)

@@ -201,7 +201,7 @@ _SMALL = 1 << 10
 def warn_of_defects(model: onnx.ModelProto) -> None:
     """A model that breaks ONNX's rules may still be translated, but not silently."""
     try:
-        onnx.checker.check_model(_without_contents(model))
+        onnx.checker.check_model(_with_shapes(_without_contents(model)))
     except (onnx.checker.ValidationError, ValueError) as error:
         warnings.warn(str(error), stacklevel=3)
 
@@ -225,6 +225,22 @@ def _without_contents(model: onnx.ModelProto) -> onnx.ModelProto:
     for tensor in external_tensors(light):
         tensor.CopyFrom(_empty(tensor))
     return light
+
+
+def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a shape for each input and output, which the checker requires.
+
+    A tensor of unknown rank has none, and the checker reads the shape no further.
+    """
+    found = [*model.graph.input, *model.graph.output]
+    if all(info.type.tensor_type.HasField("shape") for info in found):
+        return model
+    changed = onnx.ModelProto()
+    changed.CopyFrom(model)
+    for info in (*changed.graph.input, *changed.graph.output):
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.shape.SetInParent()
+    return changed
 
 
 def _empty(tensor: onnx.TensorProto) -> onnx.TensorProto:

@@ -455,16 +455,12 @@ class Emission:
 
     def _most_positions(self) -> int:
         """How many positions a chunk has at most."""
-        per_position = (static_size(self._channels) or 256) * self._elements_of_position
+        # Of spread taps, a chunk reads little more than the planes with elements of the input.
+        phases = math.prod(axis.phases * axis.step for axis in self._axes if not axis.is_spread)
+        per_position = (static_size(self._channels) or 256) * phases
         cached = _CACHED_BESIDE_WEIGHTS if self._is_shared() else _CACHED
         most = max(self._tile.width, cached // per_position)
         return most if self._is_depthwise else min(most, _MOST_POSITIONS)
-
-    @property
-    def _elements_of_position(self) -> int:
-        """How many elements of a channel the planes hold for a position."""
-        # Of spread taps, a chunk reads little more than the planes with elements of the input.
-        return math.prod(axis.phases * axis.step for axis in self._axes if not axis.is_spread)
 
     def _is_shared(self) -> bool:
         """Whether the tiles of one chunk run on several cores, rather than chunks."""

@@ -89,10 +89,9 @@ class _Emission(PanelEmission):
         super().__init__(kernel, found, [outer, _WithoutPadding(**vars(inner))])
         self._width = inner.high - inner.low
 
-    @property
-    def _elements_of_position(self) -> int:
-        # Each row of taps reads lines of its own.
-        return self._axes[0].taps
+    def _most_positions(self) -> int:
+        # Each row of taps reads lines of its own, which stay in the cache beside the results.
+        return max(super()._most_positions() // self._axes[0].taps, self._tile.width)
 
     def _packed_shape(self, groups: Any) -> list[Any]:
         return [groups, self._tiles, int64(self._taps), self._channels, int64(self._tile_rows)]

@@ -135,6 +135,10 @@ class TestExplain:
         assert result.exit_code == 0
         assert "1 remains in 1 model;" in result.stdout
         assert call("explain", gated.parent, "--summary", "--fail-if-left").exit_code == 1
+        (gated.parent / "empty").mkdir()
+        refused = call("explain", gated.parent / "empty", "--summary")
+        assert refused.exit_code == 2
+        assert "contains no .onnx file" in refused.stderr
         (gated.parent / "bad.onnx").write_bytes(b"no model")
         assert call("explain", gated.parent, "--summary", "--json").exit_code == 2
 
@@ -211,6 +215,8 @@ class TestStep:
         piped = call("step", gated, "--input", "rate=1", "--json", stdin="next\nnext\nquit\n")
         assert [json.loads(line)["number"] for line in piped.stdout.splitlines()] == [1, 2]
         assert call("step", gated, "--do", "fly").exit_code == 2
+        listed = call("step", gated, "--input", "rate=1", "--do", "list")
+        assert call("step", gated, "--input", "rate=1", stdin="\n").stdout == listed.stdout != ""
 
     def test_dump_does_not_overwrite_the_model(self, gated: Path) -> None:
         before = gated.read_bytes()

@@ -138,6 +138,13 @@ class TestRewriting:
             with pytest.raises(LoopliftError, match="missing"):
                 looplift.from_onnx(model)
 
+    def test_an_output_needs_no_shape(self) -> None:
+        model = parse("g (float[2] x) => (float[2] y) { y = Neg(x) }")
+        model.graph.output[0].type.tensor_type.ClearField("shape")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            looplift.from_onnx(model)
+
     def test_warnings_are_about_the_given_model(self) -> None:
         model = parse(BRANCH)
         with warnings.catch_warnings(record=True) as caught:
