@@ -228,16 +228,15 @@ def _without_contents(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a shape for each input and output, which the checker requires.
+    """The model with a shape for each output, which the checker requires and reads no further.
 
-    A tensor of unknown rank has none, and the checker reads the shape no further.
+    Exporters leave it out where they do not know the rank. That of an input is missed.
     """
-    found = [*model.graph.input, *model.graph.output]
-    if all(info.type.tensor_type.HasField("shape") for info in found):
+    if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
         return model
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    for info in (*changed.graph.input, *changed.graph.output):
+    for info in changed.graph.output:
         if info.type.HasField("tensor_type"):
             info.type.tensor_type.shape.SetInParent()
     return changed
