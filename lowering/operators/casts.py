@@ -52,7 +52,7 @@ _SIGN = 128
 _INFINITY = 0x7F800000
 """The bits of a float32 infinity."""
 _HALF_OF_BFLOAT16 = 0x7FFF
-"""The bits of a float32, less one, that are half of the last bit of a bfloat16."""
+"""Just less than half of the last bit of a bfloat16, in the bits of a float32."""
 
 
 @converts("Cast", accepts=Accepts.SYMBOLIC)

@@ -135,11 +135,8 @@ class _Region:
     low: Any
     """The first column that is in the image, and the one after the last."""
     high: Any
-
-    @property
-    def count(self) -> Any:
-        """The number of columns that are in the image."""
-        return bound(self.high - self.low)
+    count: Any
+    """The number of columns that are in the image."""
 
 
 class LaneEmission:
@@ -271,7 +268,7 @@ class LaneEmission:
         Where the size is known, `drop_unused_taps` has left them out. As in `tap_products`,
         infinite and NaN weights of such taps do not reach the output.
         """
-        adds_nothing = self._function != MAXIMA and float(self._found.fill.value) == 0
+        adds_nothing = self._function != MAXIMA and self._found.has_zero_fill
         return adds_nothing and axis.taps > 1 and static_size(axis.size) is None
 
     def _fill_table(self) -> None:
@@ -347,8 +344,9 @@ class LaneEmission:
         start = bound(chunk.first * line.stride)
         lines = bound(extent_of_windows(line, chunk.count))
         extent = bound(extent_of_windows(inner, inner.size))
-        inside_lines, inside_columns = inside(line, start, lines), inside(inner, int64(0), extent)
-        return _Region(start, lines, *inside_lines, extent, *inside_columns)
+        top, bottom = inside(line, start, lines)
+        low, high = inside(inner, int64(0), extent)
+        return _Region(start, lines, top, bottom, extent, low, high, bound(high - low))
 
     def _fill_line_by_line(self, chunk: LaneChunk, region: _Region, plane: Any) -> None:
         line_position, position = self._found.positions

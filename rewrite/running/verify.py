@@ -17,7 +17,7 @@ from ..errors import summary_line
 from ..facts.assertions import Assertions
 from ..storage.files import ModelSource, load
 from .branches import BranchRecorder, RecordingSession, with_outputs
-from .cases import Case, Cases, Effort
+from .cases import MOST_TIMEOUTS, Case, Cases, Effort
 from .compare import Difference, Tolerances, compare, max_difference, working_precision
 from .nondeterminism import (
     random_outputs,
@@ -623,9 +623,10 @@ def optimizer_note(crash: str) -> str:
 def timeout_note(timeouts: int) -> str:
     """That the original did not end for some inputs."""
     inputs = "an input" if timeouts == 1 else f"{timeouts} inputs"
+    search = ", so no others were tried" if timeouts >= MOST_TIMEOUTS else ""
     return (
-        f"the original did not end within the time limit of a run for {inputs}, and the search for "
-        "others ended there: give inputs for which it ends (`--input`)"
+        f"the original did not end within the time limit of a run for {inputs}{search}: give "
+        "inputs for which it ends (`--input`)"
     )
 
 

@@ -121,11 +121,8 @@ def test_short_lines_take_one_vector_of_channels_after_another(
     script = schedule.mod.script()
     assert {name for name in (VECTORS, POSITIONS) if f'"{name}"' in script} == called
     # Of one chunk, of several, and larger than what a cache holds.
-    check(
-        text,
-        weights,
-        [{"b": b, "h": h, "w": w} for b, h, w in ((2, 9, 5), (1, 220, 25), (1, 400, 30))],
-    )
+    open_sizes = ((2, 9, 5), (1, 220, 25), (1, 400, 30)) if "b" in dims else [(0, 0, 0)]
+    check(text, weights, [{"b": b, "h": h, "w": w} for b, h, w in open_sizes])
 
 
 @pytest.mark.parametrize("name", one_of(2, LINES))

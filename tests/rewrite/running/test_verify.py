@@ -182,6 +182,7 @@ class TestDifferent:
         assert result.verified
         (note,) = result.notes()
         assert "did not end within the time limit" in note
+        assert ("so no others were tried" in note) == (result.timeouts == 2)
 
 
 DIVISIBLE = """g (float[B, T] x) => (float[B, T] y) <int64 n = {4}, int64 at = {1}, int64 none = {0}> {
