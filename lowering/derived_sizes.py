@@ -98,6 +98,8 @@ class DerivedSizes:
         """Whether an integer is known not to be negative, as the sizes of tensors are not."""
         if self._is_known(item):
             return True
+        if isinstance(item, tirx.Min):
+            return self.is_nonnegative(item.a) and self.is_nonnegative(item.b)
         least: dict[Any, int] = {}
 
         def bounded(quotient: Any) -> Any:

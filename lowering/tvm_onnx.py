@@ -44,6 +44,8 @@ _CONVERTERS: dict[str, Any] = _private("_get_convert_map")()
 InputList: Any = _private("onnx_input")
 """The list converters take their inputs in: an index past the end gives None."""
 
+_ELEMENTWISE = tuple(map(_private, ("BinaryBase", "MultiInputBase", "Equal", "Where")))
+
 EmptyOptional: Any = _private("_EmptyOptional")
 """Stands for an ONNX optional without a value; `type_proto` is its type."""
 
@@ -58,6 +60,11 @@ def converter(op_type: str, opset: int) -> TvmConverter:
     """TVM's converter of an operator, in the version that `opset` asks for."""
     chosen: TvmConverter = _CONVERTERS[op_type].get_converter(opset)
     return chosen
+
+
+def is_elementwise(op_type: str) -> bool:
+    """Whether TVM's converter broadcasts several inputs; it does so with NumPy for constants."""
+    return issubclass(_CONVERTERS[op_type], _ELEMENTWISE)
 
 
 def unused_name(bb: Any, name: str) -> str:

@@ -13,9 +13,9 @@ from tvm import ir, relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..constants import constant, dense, stored
-from ..values import Value, as_int, as_tensor
+from ..values import Constant, Value, as_int, as_tensor
 from .broadcasting import ZERO, broadcast_to, dims_of
-from .registry import Accepts, ConverterContext, converts
+from .registry import MOST_COMPUTED, Accepts, ConverterContext, converts
 from .sizes import (
     defining_call,
     read_sizes,
@@ -57,7 +57,8 @@ def constant_of_shape(ctx: ConverterContext) -> Value:
         # TVM's converter expands a vector, which cannot become a scalar.
         return fill
     if sizes is not None:
-        return ctx.by_tvm()
+        known = math.prod(as_int(item) or 0 for item in sizes.items)
+        return broadcast_to(ctx.bb, fill, sizes.items) if known > MOST_COMPUTED else ctx.by_tvm()
     # TVM 0.27 cannot lower relax.op.full of an infinity or NaN.
     return broadcast_to(ctx.bb, fill, sizes_of(ctx.bb, shape))
 
@@ -74,6 +75,7 @@ def create_range(ctx: ConverterContext) -> Value:
         dtype = start[0].dtype if start else str(ctx.inputs[0].ty.dtype)
         ctx = ctx.derive(inputs=[*ctx.inputs[:2], relax.const(1, dtype)])
     operands = read_symbolic(ctx.inputs)
+    _check_length(ctx.inputs)
     if not operands or operands[0].dtype != "int64":
         tensors = ctx.tensors()
         counted = _counted_in_floats(ctx, tensors)
@@ -98,6 +100,17 @@ def create_range(ctx: ConverterContext) -> Value:
     return relax.op.add(positions, as_tensor(ctx.bb, start))
 
 
+def _check_length(inputs: Sequence[Value]) -> None:
+    """Raises UnsupportedError for a range between constants that TVM should not write down."""
+    if not all(isinstance(value, Constant) for value in inputs):
+        return
+    start, limit, step = (float(value.value.numpy().item()) for value in inputs)
+    if step and (limit - start) / step > _LONGEST:
+        raise UnsupportedError(f"the range has more than {_LONGEST} elements")
+
+
+_LONGEST = 1 << 24
+"""The most elements of a range of constants."""
 _ASTYPE = ir.Op.get("relax.astype")
 _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 """The number up to which a type has all integers."""

@@ -14,21 +14,26 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
 from ..derived_sizes import DerivedSizes
-from ..tvm_onnx import InputList, operators
+from ..tvm_onnx import InputList, is_elementwise, operators
 from ..tvm_onnx import converter as tvm_converter
 from ..values import Constant, Value, as_tensor, is_tensor
 
 _APPLIED = 22
 """The version of the operators that converters are composed of."""
+MOST_COMPUTED = 1 << 12
+"""The most elements of a constant that a converter computes from others. The rules compute larger
+ones before, and the pipeline after the import, within what memory holds."""
 
 
 class Accepts(enum.Flag):
@@ -109,9 +114,34 @@ class ConverterContext:
         """What TVM's converter gives for the node, with other inputs or attributes if given."""
         other = self.derive(inputs=inputs, **attrs)
         convert = tvm_converter(self.op_type, self.opset)
+        if other._computed_elements() > MOST_COMPUTED:
+            largest = max(other.inputs, key=lambda constant: math.prod(constant.value.shape))
+            other = other.derive(
+                inputs=[self.bb.emit(v) if v is largest else v for v in other.inputs]
+            )
         # TVM's converters read the elements of the parameters they know, so that replacing such a
         # parameter has no effect. They know none.
         return convert(self.bb, other.inputs, other.attrs, [{}, {}])
+
+    def _computed_elements(self) -> int:
+        """How many elements the result has if TVM's converter computes it from constants.
+
+        A chain of such results may double with each node.
+        """
+        if not all(isinstance(value, Constant) for value in self.inputs):
+            return 0
+        shapes = [tuple(constant.value.shape) for constant in self.inputs]
+        sizes = [math.prod(shape) for shape in shapes]
+        if self.op_type == "Concat":
+            return sum(sizes)
+        if self.op_type == "Gather":
+            return math.prod(sizes)
+        if not is_elementwise(self.op_type):
+            return 0
+        try:
+            return math.prod(np.broadcast_shapes(*shapes))
+        except ValueError:  # TVM's converter says so.
+            return 0
 
     def apply(self, op_type: str, *inputs: Value, **attrs: Any) -> Value:
         """The first output of another standard operator, bound to a variable.

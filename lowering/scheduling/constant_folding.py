@@ -1,51 +1,74 @@
 """Calls of kernels on constants, evaluated with one library for all of them.
 
 TVM's FoldConstant compiles and loads a library for each call: 30 s for a detector of 98
-convolutions.
+convolutions. It also evaluates calls whose results fit no memory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import ir, relax, tirx
 
-from ..values import Constant
+from ..values import Constant, is_tensor
 from .dataflow import with_body
 from .packing import compiled_kernels, result_of
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 _MOST_CREATED = 1024
 """Elements of a constant that is made of nothing, as in FoldConstant."""
+_MOST_COMPUTED = 1 << 24
+"""Elements of all constants that are computed, besides `_TIMES_STORED` times what is stored."""
+_TIMES_STORED = 16
 
 
 def evaluate_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
     """The module with the results of calls of kernels whose arguments are constants.
 
-    FoldConstant must follow: it puts constants in the place of the variables that are bound to
-    them.
+    A constant stands in place of each variable that is bound to one. What all memory might
+    not hold is computed by the run.
     """
-    found = {
-        variable: list(_constant_calls(module, function))
+    functions = {
+        variable: function
         for variable, function in module.functions_items()
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr)
     }
+    left = _MOST_COMPUTED + _TIMES_STORED * sum(map(_stored_elements, functions.values()))
+    found = {}
+    for variable, function in functions.items():
+        found[variable], left = _constant_calls(module, function, left)
     kernels = {binding.value.args[0] for calls in found.values() for binding in calls}
-    if not kernels:
-        return module
-    compiled = compiled_kernels(module, kernels)
+    compiled = compiled_kernels(module, kernels) if kernels else {}
     for variable, calls in found.items():
-        if calls:
-            module[variable] = _evaluated(module[variable], calls, compiled)
+        module[variable] = _evaluated(functions[variable], calls, compiled)
     return module
 
 
-def _constant_calls(module: tvm.IRModule, function: relax.Function) -> Iterator[Any]:
-    """The bindings of calls on constants, or on results of such calls, in order."""
+def _stored_elements(function: relax.Function) -> int:
+    """How many elements the constants of a function have."""
+    sizes: list[int] = []
+
+    def visit(constant: Any) -> None:
+        if is_tensor(constant):
+            sizes.append(math.prod(constant.value.shape))
+
+    tvm_ffi.structural_walk(function.body, (Constant, visit))
+    return sum(sizes)
+
+
+def _constant_calls(
+    module: tvm.IRModule, function: relax.Function, left: int
+) -> tuple[list[Any], int]:
+    """The bindings of calls on constants, or on results of such calls, in order.
+
+    `left` is how many elements their results may have together; the second result, how many of
+    these are left.
+    """
     known: set[Any] = set()
+    found = []
     for block in function.body.blocks:
         for binding in block.bindings:
             value = getattr(binding, "value", None)
@@ -54,23 +77,27 @@ def _constant_calls(module: tvm.IRModule, function: relax.Function) -> Iterator[
             if isinstance(value, Constant):
                 known.add(binding.var)
             elif isinstance(value, ir.Call) and _is_constant_call(module, value, known):
-                known.add(binding.var)
-                yield binding
+                elements = math.prod(map(int, value.ty.shape.values))
+                if elements <= (left if len(value.args[1].fields) else _MOST_CREATED):
+                    left -= elements
+                    known.add(binding.var)
+                    found.append(binding)
+    return found, left
 
 
 def _is_constant_call(module: tvm.IRModule, call: Any, known: set[Any]) -> bool:
+    """Whether a call of a kernel reads constants and has a result of known sizes."""
     if not call.op.same_as(_CALL_TIR) or len(call.args) != 2:
         return False
     kernel, arguments = call.args
     shape = getattr(call.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr) or not isinstance(arguments, relax.Tuple):
         return False
-    sizes = [int(s) if isinstance(s, tirx.IntImm) else None for s in shape.values]
-    if None in sizes or not isinstance(module[kernel], tirx.PrimFunc):
+    if not all(isinstance(size, tirx.IntImm) for size in shape.values):
         return False
-    if not len(arguments.fields):
-        return math.prod(size or 0 for size in sizes) <= _MOST_CREATED
-    return all(isinstance(a, Constant) or a in known for a in arguments.fields)
+    return isinstance(module[kernel], tirx.PrimFunc) and all(
+        isinstance(argument, Constant) or argument in known for argument in arguments.fields
+    )
 
 
 def _evaluated(
@@ -88,9 +115,17 @@ def _evaluated(
                 binding = relax.VarBinding(binding.var, value)
             if isinstance(value, Constant):
                 known[binding.var] = value
-            bindings.append(binding)
+            else:
+                bindings.append(binding)
         blocks.append(type(block)(bindings))
-    return with_body(function, relax.SeqExpr(blocks, function.body.body))
+    if not known:
+        return function
+    body = tvm_ffi.structural_map(
+        relax.SeqExpr(blocks, function.body.body),
+        (relax.Var, lambda variable: known.get(variable, variable)),
+        order="post",
+    )
+    return with_body(function, body)
 
 
 def _result(compiled: dict[Any, Any], call: Any, known: dict[Any, Any]) -> Any:

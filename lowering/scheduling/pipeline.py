@@ -242,7 +242,6 @@ def _to_kernels() -> Any:
             legalize_operators(),
             passes.AnnotateTIROpPattern(),
             _module_pass(evaluate_constant_calls),
-            passes.FoldConstant(),
             _module_pass(split_blocks),
             _module_pass(name_sizes),
             _module_pass(_keep_scalars_apart),

@@ -44,14 +44,25 @@ class StoredSparseValues(LazyArray):
         self.base_dir = base_dir
 
     def decode(self) -> np.ndarray[Any, Any]:
-        """The dense array; indices are linear, or have a row of coordinates each."""
+        """The dense array; indices are linear, or have a row of coordinates each.
+
+        Raises ModelError if they are not those of elements, or if no memory holds the array.
+        """
         values = decode(self.tensor.values, self.base_dir)
         indices = decode(self.tensor.indices, self.base_dir)
-        dense = np.zeros(self.shape, self.dtype)
-        if indices.ndim == 2:
+        try:
+            dense = np.zeros(self.shape, self.dtype)
+            if indices.ndim != 2:
+                indices = np.stack(np.unravel_index(indices, self.shape), axis=-1)
+            if np.any(indices < 0):
+                raise IndexError(f"an index is {indices.min()}")
             dense[tuple(indices.T)] = values
-        else:
-            dense.reshape(-1)[indices] = values
+        except (ValueError, IndexError, MemoryError) as error:
+            raise ModelError(
+                f"The stored values do not fit the shape: {error}",
+                where=f"sparse tensor '{self.tensor.values.name}' of shape {list(self.shape)}",
+                remedy="The file is damaged: copy or export it again",
+            ) from error
         return dense
 
 

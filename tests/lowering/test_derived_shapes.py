@@ -117,6 +117,21 @@ g (float[1, 2, m] x, float[1, 2, k] other, float[2, 2, 5] w) => (float[1, 2, ?] 
 }}"""
 """Tensors of unrelated lengths, both cut to the shorter."""
 
+CROPPED = """
+g (float[1, 2, m, k] x) => (float[1, 2, ?, ?] y)
+<int64[2] zeros = {0, 0}, int64[2] axes = {2, 3}> {
+    wide = MaxPool <kernel_shape = [4, 4]> (x)
+    half = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (x)
+    wide_shape = Shape <start = 2> (wide)
+    half_shape = Shape <start = 2> (half)
+    least = Min (wide_shape, half_shape)
+    left = Slice (wide, zeros, least, axes)
+    right = Slice (half, zeros, least, axes)
+    sum = Add (left, right)
+    y = Relu (sum)
+}"""
+"""Images of `m - 3` and of `(m - 3) // 2 + 1` lines, both cut to the smaller."""
+
 WINDOWS = """
 g (float[1, m] x, float[4, 8] w) => (float[1, ?, 8] y, float[1, 8] h)
 <float[1, 8] h0 = {0, 0, 0, 0, 0, 0, 0, 0}, int64 zero = {0}, int64 one = {1}, int64 four = {4},
@@ -162,6 +177,7 @@ CASES: dict[str, tuple[str, list[tuple[Any, ...]]]] = {
         ALIGNED,
         [(random(1, 2, m), random(1, 2, k), random(2, 2, 5)) for m, k in ((1, 9), (3, 2), (5, 40))],
     ),
+    "cropped": (CROPPED, [(random(1, 2, m, k),) for m, k in ((4, 4), (5, 12), (30, 31))]),
     "windows": (WINDOWS, [(random(1, m), random(4, 8)) for m in (4, 11, 40)]),
 }  # fmt: skip
 

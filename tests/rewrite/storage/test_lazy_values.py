@@ -11,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from looplift.rewrite.errors import ModelError
 from looplift.rewrite.graph import ir
 from looplift.rewrite.storage.model import export_model, import_model
 
@@ -79,6 +80,28 @@ class TestConstants:
         values = model.graph.initializers[0].values
         np.testing.assert_array_equal(values, np.array([[0, 4, 0], [0, 0, 6]], np.float16))
         assert export_model(model) == proto
+
+    @pytest.mark.parametrize(
+        ("indices", "dims"),
+        [
+            ([1, 6], [2, 3]),
+            ([-1, 5], [2, 3]),
+            ([[0, 1], [-1, 2]], [2, 3]),
+            ([0, 1], [2**40, 2**20]),
+        ],
+        ids=["too large", "negative", "negative coordinate", "no memory"],
+    )
+    def test_sparse_values_that_do_not_fit(self, indices: list[Any], dims: list[int]) -> None:
+        proto = parse("g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }")
+        proto.graph.sparse_initializer.append(
+            helper.make_sparse_tensor(
+                numpy_helper.from_array(np.array([4, 6], np.float32), "w"),
+                numpy_helper.from_array(np.array(indices), "i"),
+                dims,
+            )
+        )
+        with pytest.raises(ModelError, match=r"do not fit the shape.*sparse tensor 'w'"):
+            import_model(proto).graph.initializers[0].values.sum()
 
     def test_stored_values_cannot_be_changed_by_accident(self) -> None:
         constant = self._imported(numpy_helper.from_array(X, "w"))

@@ -1,0 +1,112 @@
+"""Constants that are computed from others, at import and when a module is compiled.
+
+A small file may describe constants that fit no memory; the import and the compiler leave those to
+the run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from looplift.lowering.emit import emit
+from looplift.lowering.scheduling import constant_folding
+from looplift.lowering.values import Constant
+
+from .compiled import compile_quickly
+from .operators.inputs import Load, random
+
+
+def _model(signature: str, body: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["": 17]> g () => (float[n] y) {signature} {{ {body} }}'
+    )
+
+
+def _doubled(times: int, last: str = "Identity") -> str:
+    nodes = [f"v{k + 1} = Concat <axis = 0> (v{k}, v{k})" for k in range(times)]
+    return " ".join([*nodes, f"y = {last} (v{times})"])
+
+
+HUGE = {
+    "doubled": ("<float[2] v0 = {1, 2}>", _doubled(40)),
+    "doubled integers": ("<int64[2] v0 = {1, 2}>", _doubled(36, "Cast <to = 1>")),
+    "zeros": ("<int64[1] n = {4398046511104}>", "y = ConstantOfShape (n)"),
+    "expanded": ("<float[1] v = {1}, int64[1] n = {4398046511104}>", "y = Expand (v, n)"),
+    "repeated": ("<float[2] v = {1, 2}, int64[1] n = {4398046511104}>", "y = Tile (v, n)"),
+    "padded": ("<float[2] v = {1, 2}, int64[2] n = {0, 4398046511104}>", "y = Pad (v, n)"),
+}
+"""Constants of 512 GiB to 16 TiB, in files of less than 2 KiB."""
+
+
+def _stored_elements(module: tvm.IRModule) -> int:
+    sizes: list[int] = []
+
+    def visit(constant: object) -> None:
+        assert isinstance(constant, Constant)
+        sizes.append(int(np.prod(constant.value.shape)))
+
+    for _, function in module.functions_items():
+        tvm_ffi.structural_walk(function, (Constant, visit))
+    return sum(sizes)
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_constants_that_fit_no_memory_are_left_to_the_run(name: str) -> None:
+    module = emit(_model(*HUGE[name]))
+    assert _stored_elements(module) < 1 << 16
+    compile_quickly(module, relax_pipeline=relax.get_pipeline("looplift"))
+
+
+@pytest.mark.parametrize("kind", ["float", "int64"])
+def test_a_range_that_fits_no_memory_is_refused(kind: str) -> None:
+    signature = f"<{kind} a = {{0}}, {kind} b = {{1000000000000}}, {kind} c = {{1}}>"
+    with pytest.raises(ValueError, match="the range has more than 16777216 elements"):
+        emit(_model(signature, "r = Range (a, b, c) y = Cast <to = 1> (r)"))
+
+
+LONG = f"""
+g (float[8192] x, int64[k] i) => (float[8192] y, float[m] picked, bool[64, 192] less, int64[6000] r)
+<float[2] v0 = {{1, 2}}, float[64, 1] column = {{{", ".join(map(str, range(64)))}}},
+ float[1, 3] some = {{0.5, 2.5, 80}}, int64[2] rows = {{64, 3}}, int64[1] all = {{-1}},
+ int64 zero = {{0}}, int64 many = {{6000}}, int64 one = {{1}}> {{
+    {_doubled(12, "Mul (x, v12) unused = Identity")}
+    shape = Shape (v12) threes = ConstantOfShape <value = float[1] {{3}}> (shape)
+    both = Concat <axis = 0> (threes, v12) picked = Gather (both, i)
+    repeated = Expand (some, rows) row = Reshape (repeated, all) less = Less (column, row)
+    r = Range (zero, many, one)
+}}"""
+"""Computes constants of more than 4,096 elements."""
+
+
+def test_long_constants_are_right(imported: Load) -> None:
+    model = imported(LONG)
+    for positions in ([], [0, 8191, 8192, 16383]):
+        model.check(random(8192), np.array(positions, np.int64))
+
+
+@pytest.mark.parametrize(("left", "computed"), [(3, 0), (4, 1), (8, 2), (1 << 24, 2)])
+def test_only_some_constants_are_computed(
+    monkeypatch: pytest.MonkeyPatch, left: int, computed: int
+) -> None:
+    """Two results of four elements each; the second is computed from the first."""
+    monkeypatch.setattr(constant_folding, "_MOST_COMPUTED", left)
+    monkeypatch.setattr(constant_folding, "_TIMES_STORED", 0)
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([4], "float32"))
+    with builder.function("main", [x]):
+        one = relax.const(np.arange(4, dtype=np.float32))
+        two = builder.emit(relax.op.exp(one))
+        three = builder.emit(relax.op.negative(two))
+        builder.emit_func_output(builder.emit(relax.op.add(x, three)))
+    module = relax.transform.LegalizeOps()(builder.get())
+    module = constant_folding.evaluate_constant_calls(module)
+    (block,) = module["main"].body.blocks
+    assert len(block.bindings) == 3 - computed
+    machine = relax.VirtualMachine(compile_quickly(module), tvm.cpu())
+    got = machine["main"](tvm.runtime.tensor(np.ones(4, np.float32))).numpy()
+    np.testing.assert_allclose(got, 1 - np.exp(np.arange(4, dtype=np.float32)), rtol=1e-6)
