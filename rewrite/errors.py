@@ -6,6 +6,7 @@ The command line prints them as one paragraph and exits with status 2.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 
@@ -78,16 +79,21 @@ def error_text(error: BaseException) -> str:
         return "(it has no message: its `str` fails)"
 
 
+_CHECK = re.compile(r"^Check failed: \(.*\) is false: (?=.)")
+
+
 def summary_line(error: Exception) -> str:
     """The message of a library's error in one line; its type if it has no message.
 
-    Skips the native backtrace that TVM puts first. A line that ends with a colon takes the next one
-    along.
+    Skips the native backtrace that TVM puts first, and what its checks compute where they also say
+    what is wrong. A line that ends with a colon takes the next one along.
     """
     lines = (line.strip() for line in str(error).splitlines())
     messages = (line for line in lines if line and not line.startswith(("File ", "Traceback")))
     summary = next(messages, type(error).__name__)
-    return f"{summary} {next(messages, '')}".rstrip() if summary.endswith(":") else summary
+    if summary.endswith(":"):
+        return f"{summary} {next(messages, '')}".rstrip()
+    return _CHECK.sub("", summary)
 
 
 def _rebuilt(kind: type[LoopliftError], what: str, where: str, remedy: str) -> LoopliftError:

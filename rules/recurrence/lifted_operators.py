@@ -34,9 +34,6 @@ from .lifting import (
 )
 from .weights import Array, Weight
 
-_MOST_FEATURES = 65536
-"""The most elements of a filled tensor that is lifted; no cell adds or selects larger constants."""
-
 # --- elementwise ---
 
 _FUNCTIONS: dict[str, tuple[tuple[str, float], ...]] = {
@@ -317,10 +314,7 @@ def _constant_of_shape(lifter: Lifter, node: Node) -> list[LiftedValue]:
     number = np.zeros(1, dtype) if given is None else np.asarray(given.values).reshape(1)
     if lifter.facts.dtype(node.outputs[0]) not in RNN_FLOATS:
         raise Miss("its result is not a float tensor")
-    shape = lifter.shape(node.outputs[0])
-    if np.prod([n for n in shape if isinstance(n, int)]) > _MOST_FEATURES:
-        raise Miss("it has more than {} elements", _MOST_FEATURES)
-    return [constant_value(number).broadcast_to(axes_of(shape))]
+    return [constant_value(number).broadcast_to(axes_of(lifter.shape(node.outputs[0])))]
 
 
 # --- masks that are known to be all true or all false ---

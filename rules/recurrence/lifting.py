@@ -100,7 +100,12 @@ class LiftedValue:
         return LiftedValue(form, self.axes)
 
     def with_features(self, numbers: Array, axes: tuple[Axis, ...]) -> LiftedValue:
-        """The features with these numbers, with other axes."""
+        """The features with these numbers, with other axes.
+
+        Raises Miss for more features than any cell has, unless the value has as many.
+        """
+        if numbers.size > max(_MOST_FEATURES, self.form.width):
+            raise Miss("it would have {} features, more than {}", numbers.size, _MOST_FEATURES)
         return LiftedValue(self.form.take(numbers.ravel()), axes)
 
     def scaled(self, factor: float) -> LiftedValue:

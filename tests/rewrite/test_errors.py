@@ -18,6 +18,8 @@ from looplift.rewrite.errors import summary_line
             "compilation failed: x.cu(3): error: no such type",
         ),
         ("compilation failed:\n", "compilation failed:"),
+        ("Check failed: (n < (1 << 31)) is false: n is too large", "n is too large"),
+        ("Check failed: (n < 3) is false: ", "Check failed: (n < 3) is false:"),
     ],
 )
 def test_a_message_in_one_line(message: str, summary: str) -> None:
