@@ -6,14 +6,14 @@ that with ONNX's Div, which rounds towards 0: the two differ for n = 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
-from .values import ANY_SIZE, Value, as_int, fresh_dim, is_tensor, match
+from .values import ANY_SIZE, Sizes, Value, as_int, fresh_dim, is_prim, is_tensor, match
 
 _LONGEST = 48
 """The most numbers and symbols in the expression of a size."""
@@ -62,9 +62,15 @@ class DerivedSizes:
     def with_short_sizes(self, bb: Any, value: Value) -> Value:
         """The value, with a symbol in place of each size that is a long expression.
 
-        Detectors add and compare the sizes of all levels of a pyramid: proofs about expressions of
-        thousands of terms would take minutes.
+        Detectors add and compare the sizes of all levels of a pyramid, and other models compute
+        sizes step by step: proofs about expressions of thousands of terms would take minutes.
         """
+        if isinstance(value, Sizes):
+            return replace(value, items=self._short_integers(bb, value.items))
+        if isinstance(value, relax.ShapeExpr):
+            return relax.ShapeExpr(self._short_integers(bb, value.values))
+        if is_prim(value) and str(value.ty) == "int64":
+            return self._short_integers(bb, [value])[0]
         if not is_tensor(value) or not isinstance(value.ty.shape, relax.ShapeExpr):
             return value
         sizes = [self._shortened(size) for size in value.ty.shape.values]
@@ -72,9 +78,25 @@ class DerivedSizes:
             return value
         return match(bb, value, relax.TensorType(sizes, value.ty.dtype))
 
+    def _short_integers(self, bb: Any, items: Sequence[Any]) -> list[Any]:
+        """The integers, with symbols in those that are long expressions.
+
+        As symbols are sizes, an integer that may be negative is the difference of two of them.
+        """
+        short = []
+        for item in items:
+            if not _is_long(item):
+                short.append(item)
+                continue
+            parts = [item] if self.is_nonnegative(item) else [tirx.max(item, 0), tirx.max(-item, 0)]
+            symbols = [self._shortened(part) for part in parts]
+            match(bb, relax.ShapeExpr(parts), relax.ShapeType(symbols))
+            short.append(symbols[0] - symbols[1] if len(symbols) > 1 else symbols[0])
+        return short
+
     def _shortened(self, size: Any) -> Any:
         """The size, or if it is a long expression, a symbol: the same each time."""
-        if isinstance(size, tirx.IntImm | ir.Var) or _terms(size) <= _LONGEST:
+        if not _is_long(size):
             return size
         named = self._symbols.setdefault(tvm_ffi.structural_hash(size), [])
         for known, symbol in named:
@@ -159,11 +181,13 @@ def is_nonnegative(item: Any, least: Mapping[Any, int] | None = None) -> bool:
     return int(analyzer.const_int_bound(item).min_value) >= 0
 
 
-def _terms(size: Any) -> int:
-    """How many numbers and symbols an expression has."""
+def _is_long(size: Any) -> bool:
+    """Whether an expression has so many numbers and symbols that proofs about it take long."""
+    if isinstance(size, tirx.IntImm | ir.Var):
+        return False
     found: list[Any] = []
     tvm_ffi.structural_walk(size, ((tirx.IntImm, ir.Var), found.append))
-    return len(found)
+    return len(found) > _LONGEST
 
 
 def _least(size: Any, quotient: Any) -> int | None:

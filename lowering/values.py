@@ -176,24 +176,27 @@ def fresh_dim(hint: str) -> Any:
 
 
 def match(bb: Any, value: Value, kind: Any) -> Value:
-    """A tensor cast to a type; the cast is checked at run time.
+    """A tensor or shape cast to a type; the cast is checked at run time.
 
     A call is bound first. Known sizes are dropped first, because TVM would replace the symbols of
     one type by those of the other, even before these are computed.
     """
     bound = value if isinstance(value, relax.Var | Constant) else bb.emit(value)
     if isinstance(bound.ty, relax.TensorType) and isinstance(bound.ty.shape, relax.ShapeExpr):
-        bound = _without_sizes(bb, bound)
+        bound = _without_sizes(
+            bb, bound, relax.TensorType(None, bound.ty.dtype, ndim=bound.ty.ndim)
+        )
+    elif isinstance(bound.ty, relax.ShapeType) and bound.ty.values is not None:
+        bound = _without_sizes(bb, bound, relax.ShapeType(ndim=bound.ty.ndim))
     return bb.match_cast(bound, kind)
 
 
-def _without_sizes(bb: Any, tensor: Value) -> Value:
-    """The same tensor without sizes in its type: the result of a function that takes any sizes."""
-    kind = relax.TensorType(None, tensor.ty.dtype, ndim=tensor.ty.ndim)
-    param = relax.Var("tensor", kind)
+def _without_sizes(bb: Any, value: Value, kind: Any) -> Value:
+    """The same value without sizes in its type: the result of a function that takes any sizes."""
+    param = relax.Var("value", kind)
     with building_function(bb, "any_sizes", [param], private=True):
         function = bb.emit_func_output(param)
-    return bb.emit(relax.Call(function, [tensor]))
+    return bb.emit(relax.Call(function, [value]))
 
 
 def with_sizes(kind: Any) -> Any:

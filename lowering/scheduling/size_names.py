@@ -11,6 +11,7 @@ about `m`, because the quotient is `m - 1` everywhere.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +32,9 @@ ELEMENTWISE, BROADCAST, INJECTIVE, OPAQUE = 0, 1, 2, 8
 
 It fuses kernels up to broadcasts after products, and never opaque ones.
 """
+_ONES = tuple(itertools.combinations(range(4), 2))
+"""For the variables that are met first, in which examples of sizes each is 1. For any two of these
+variables, there is an example in which the one is 1 and the other is not."""
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _ATOMS = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select, ir.Call)
 
@@ -75,10 +79,11 @@ class _Names:
     """Each name with the size that it stands for."""
     _values: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
     """Expressions and what replaces them, by structural hash."""
-    _names: dict[int, list[tuple[Any, Any]]] = field(default_factory=dict)
-    """`sizes`, by what they are in an example."""
-    _examples: dict[Any, Any] = field(default_factory=dict)
-    """The number that stands for each variable in the example."""
+    _names: dict[tuple[int, ...], list[tuple[Any, Any]]] = field(default_factory=dict)
+    """`sizes`, by what they are in the examples."""
+    _examples: tuple[dict[Any, Any], ...] = field(default_factory=lambda: ({}, {}, {}, {}, {}))
+    """The number that stands for each variable in each example. Sizes that broadcast choose by what
+    is 1, which no variable is in the last example."""
     _analyzer: Any = field(default_factory=sym.Analyzer)
 
     def __post_init__(self) -> None:
@@ -104,10 +109,10 @@ class _Names:
         inner = _atoms(size)
         if not inner or self._value(size) is not None:
             return
-        # Only sizes that are equal in an example can be equal, and a proof takes long.
-        example = self._example(size)
+        # Only sizes that are equal in the examples can be equal, and a proof takes long.
+        found = self._in_examples(size)
         for more in (0, 1, -1):
-            for name, known in self._names.get(example - more, ()):
+            for name, known in self._names.get(tuple(number - more for number in found), ()):
                 if self._analyzer.can_prove_equal(size, known + more):
                     self._set(size, self._analyzer.simplify(name + more))
                     return
@@ -136,19 +141,25 @@ class _Names:
         name = tirx.Var("size", size.ty.dtype)
         self._analyzer.bind(name, ANY_SIZE)
         self.sizes.append((name, size))
-        self._names.setdefault(self._example(size), []).append((name, size))
+        self._names.setdefault(self._in_examples(size), []).append((name, size))
         self._set(size, name)
         return name
 
-    def _example(self, size: Any) -> int:
-        """The size in an example, or its hash there if it is not a number."""
-        for variable in _variables(size):
-            number = 1009 * (len(self._examples) + 1)
-            self._examples.setdefault(variable, tirx.IntImm("int64", number))
-        in_example = self._analyzer.simplify(substituted(size, self._examples))
-        if isinstance(in_example, tirx.IntImm):
-            return int(in_example)
-        return int(tvm_ffi.structural_hash(in_example))
+    def _in_examples(self, size: Any) -> tuple[int, ...]:
+        """The size in each example, or its hash there if it is not a number."""
+        for variable in _variables_in_order(size):
+            count = len(self._examples[-1])
+            if variable in self._examples[-1]:
+                continue
+            ones = _ONES[count] if count < len(_ONES) else ()
+            for place, example in enumerate(self._examples):
+                number = 1 if place in ones else 1009 * (count + 1)
+                example[variable] = tirx.IntImm("int64", number)
+        return tuple(self._number(substituted(size, example)) for example in self._examples)
+
+    def _number(self, size: Any) -> int:
+        simple = self._analyzer.simplify(size)
+        return int(simple if isinstance(simple, tirx.IntImm) else tvm_ffi.structural_hash(simple))
 
     def applied(self, root: Any) -> Any:
         """A function, type or expression with names in place of the sizes."""
