@@ -69,19 +69,20 @@ def _constant_calls(
     """
     known: set[Any] = set()
     found = []
-    for block in function.body.blocks:
-        for binding in block.bindings:
-            value = getattr(binding, "value", None)
-            if not isinstance(binding, relax.VarBinding):
-                continue
-            if isinstance(value, Constant):
+
+    def visit(binding: Any) -> None:
+        nonlocal left
+        value = binding.value
+        if isinstance(value, Constant):
+            known.add(binding.var)
+        elif isinstance(value, ir.Call) and _is_constant_call(module, value, known):
+            elements = math.prod(map(int, value.ty.shape.values))
+            if elements <= (left if len(value.args[1].fields) else _MOST_CREATED):
+                left -= elements
                 known.add(binding.var)
-            elif isinstance(value, ir.Call) and _is_constant_call(module, value, known):
-                elements = math.prod(map(int, value.ty.shape.values))
-                if elements <= (left if len(value.args[1].fields) else _MOST_CREATED):
-                    left -= elements
-                    known.add(binding.var)
-                    found.append(binding)
+                found.append(binding)
+
+    tvm_ffi.structural_walk(function.body, (relax.VarBinding, visit))
     return found, left
 
 
@@ -103,27 +104,27 @@ def _is_constant_call(module: tvm.IRModule, call: Any, known: set[Any]) -> bool:
 def _evaluated(
     function: relax.Function, calls: list[Any], compiled: dict[Any, Any]
 ) -> relax.Function:
-    wanted = {binding.var for binding in calls}
     known: dict[Any, Any] = {}
-    blocks = []
-    for block in function.body.blocks:
-        bindings = []
-        for binding in block.bindings:
-            value = getattr(binding, "value", None)
-            if binding.var in wanted:
-                value = _result(compiled, value, known)
-                binding = relax.VarBinding(binding.var, value)
-            if isinstance(value, Constant):
-                known[binding.var] = value
-            else:
-                bindings.append(binding)
-        blocks.append(type(block)(bindings))
+    wanted = {binding.var for binding in calls}
+
+    def evaluate(binding: Any) -> None:
+        value = binding.value
+        if binding.var in wanted:
+            value = _result(compiled, value, known)
+        if isinstance(value, Constant):
+            known[binding.var] = value
+
+    tvm_ffi.structural_walk(function.body, (relax.VarBinding, evaluate))
     if not known:
         return function
+
+    def without_known(block: Any) -> Any:
+        bindings = [binding for binding in block.bindings if binding.var not in known]
+        return type(block)(bindings)
+
+    body = tvm_ffi.structural_map(function.body, (relax.BindingBlock, without_known), order="pre")
     body = tvm_ffi.structural_map(
-        relax.SeqExpr(blocks, function.body.body),
-        (relax.Var, lambda variable: known.get(variable, variable)),
-        order="post",
+        body, (relax.Var, lambda variable: known.get(variable, variable)), order="post"
     )
     return with_body(function, body)
 

@@ -110,3 +110,27 @@ def test_only_some_constants_are_computed(
     machine = relax.VirtualMachine(compile_quickly(module), tvm.cpu())
     got = machine["main"](tvm.runtime.tensor(np.ones(4, np.float32))).numpy()
     np.testing.assert_allclose(got, 1 - np.exp(np.arange(4, dtype=np.float32)), rtol=1e-6)
+
+
+def test_constants_in_branches_are_computed() -> None:
+    module = tvm.script.from_source("""
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((2,), "float32"), c: R.Tensor((), "bool")) -> R.Tensor((2,), "float32"):
+        if c:
+            one = R.exp(R.const([0.0, 1.0], "float32"))
+            y = R.add(x, R.negative(one))
+        else:
+            y = R.exp(R.const([2.0, 3.0], "float32"))
+        return y
+""")
+    module = relax.transform.LegalizeOps()(module)
+    assert str(module).count("call_tir") == 4
+    module = constant_folding.evaluate_constant_calls(module)
+    assert str(module).count("call_tir") == 1
+    machine = relax.VirtualMachine(compile_quickly(module), tvm.cpu())
+    x = np.array([5, 7], np.float32)
+    for condition, want in ((True, x - np.exp([0, 1])), (False, np.exp([2, 3]))):
+        given = [tvm.runtime.tensor(value) for value in (x, np.array(condition))]
+        np.testing.assert_allclose(machine["main"](*given).numpy(), want, rtol=1e-6)
