@@ -65,34 +65,34 @@ class DerivedSizes:
         Detectors add and compare the sizes of all levels of a pyramid, and other models compute
         sizes step by step: proofs about expressions of thousands of terms would take minutes.
         """
+        if is_tensor(value):
+            if not isinstance(value.ty.shape, relax.ShapeExpr):
+                return value
+            sizes = [self._shortened(size) for size in value.ty.shape.values]
+            if not any(map(_is_long, value.ty.shape.values)):
+                return value
+            return match(bb, value, relax.TensorType(sizes, value.ty.dtype))
+        items = _integers(value)
+        if not any(map(_is_long, items)):
+            return value
+        items = [self._short_integer(bb, item) if _is_long(item) else item for item in items]
         if isinstance(value, Sizes):
-            return replace(value, items=self._short_integers(bb, value.items))
-        if isinstance(value, relax.ShapeExpr):
-            return relax.ShapeExpr(self._short_integers(bb, value.values))
-        if is_prim(value) and str(value.ty) == "int64":
-            return self._short_integers(bb, [value])[0]
-        if not is_tensor(value) or not isinstance(value.ty.shape, relax.ShapeExpr):
-            return value
-        sizes = [self._shortened(size) for size in value.ty.shape.values]
-        if all(new.same_as(old) for new, old in zip(sizes, value.ty.shape.values, strict=True)):
-            return value
-        return match(bb, value, relax.TensorType(sizes, value.ty.dtype))
+            return replace(value, items=items)
+        return relax.ShapeExpr(items) if isinstance(value, relax.ShapeExpr) else items[0]
 
-    def _short_integers(self, bb: Any, items: Sequence[Any]) -> list[Any]:
-        """The integers, with symbols in those that are long expressions.
+    def _short_integer(self, bb: Any, item: Any) -> Any:
+        """An integer in symbols instead of a long expression.
 
-        As symbols are sizes, an integer that may be negative is the difference of two of them.
+        Symbols are sizes: an integer that may be negative is the difference of two of them. A run
+        in which one is too large for a size fails.
         """
-        short = []
-        for item in items:
-            if not _is_long(item):
-                short.append(item)
-                continue
-            parts = [item] if self.is_nonnegative(item) else [tirx.max(item, 0), tirx.max(-item, 0)]
-            symbols = [self._shortened(part) for part in parts]
-            match(bb, relax.ShapeExpr(parts), relax.ShapeType(symbols))
-            short.append(symbols[0] - symbols[1] if len(symbols) > 1 else symbols[0])
-        return short
+        parts = [item] if self.is_nonnegative(item) else [tirx.max(item, 0), tirx.max(-item, 0)]
+        symbols = [self._shortened(part) for part in parts]
+        too_large = [tirx.floordiv(part, ANY_SIZE.extent) for part in parts]
+        zeros = [tirx.IntImm("int64", 0)] * len(parts)
+        match(bb, relax.ShapeExpr(too_large), relax.ShapeType(zeros))
+        match(bb, relax.ShapeExpr(parts), relax.ShapeType(symbols))
+        return symbols[0] - symbols[1] if len(symbols) > 1 else symbols[0]
 
     def _shortened(self, size: Any) -> Any:
         """The size, or if it is a long expression, a symbol: the same each time."""
@@ -120,8 +120,6 @@ class DerivedSizes:
         """Whether an integer is known not to be negative, as the sizes of tensors are not."""
         if self._is_known(item):
             return True
-        if isinstance(item, tirx.Min):
-            return self.is_nonnegative(item.a) and self.is_nonnegative(item.b)
         least: dict[Any, int] = {}
 
         def bounded(quotient: Any) -> Any:
@@ -133,7 +131,15 @@ class DerivedSizes:
             least[symbol] = known.least
             return symbol + offset
 
-        item = tvm_ffi.structural_map(item, (tirx.FloorDiv, bounded), order="pre")
+        def nonnegative(minimum: Any) -> Any:
+            if not (self.is_nonnegative(minimum.a) and self.is_nonnegative(minimum.b)):
+                return minimum
+            symbol = tirx.Var("minimum", "int64")
+            least[symbol] = 0
+            return symbol
+
+        changes = [(tirx.FloorDiv, bounded), (tirx.Min, nonnegative)]
+        item = tvm_ffi.structural_map(item, changes, order="pre")
         return is_nonnegative(item, least)
 
     def _is_known(self, size: Any) -> bool:
@@ -179,6 +185,15 @@ def is_nonnegative(item: Any, least: Mapping[Any, int] | None = None) -> bool:
         first = tirx.IntImm("int64", (least or {}).get(symbol, 0))
         analyzer.bind(symbol, ir.Range(first, ANY_SIZE.extent))
     return int(analyzer.const_int_bound(item).min_value) >= 0
+
+
+def _integers(value: Value) -> Sequence[Any]:
+    """The integers that a value computes from sizes; none for other values."""
+    if isinstance(value, Sizes):
+        return value.items
+    if isinstance(value, relax.ShapeExpr):
+        return list(value.values)
+    return [value] if is_prim(value) and str(value.ty) == "int64" else []
 
 
 def _is_long(size: Any) -> bool:

@@ -230,7 +230,7 @@ def _without_contents(model: onnx.ModelProto) -> onnx.ModelProto:
 def _with_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with a shape for each output, which the checker requires and reads no further.
 
-    Exporters leave it out where they do not know the rank. Of an input, the checker reports it.
+    Exporters leave it out where they do not know the rank. The checker reports inputs without one.
     """
     if all(info.type.tensor_type.HasField("shape") for info in model.graph.output):
         return model

@@ -44,7 +44,7 @@ _CONVERTERS: dict[str, Any] = _private("_get_convert_map")()
 InputList: Any = _private("onnx_input")
 """The list converters take their inputs in: an index past the end gives None."""
 
-_ELEMENTWISE = tuple(map(_private, ("BinaryBase", "MultiInputBase", "Equal", "Where")))
+_FOLDS_BROADCASTS = tuple(map(_private, ("BinaryBase", "MultiInputBase", "Equal", "Where")))
 
 EmptyOptional: Any = _private("_EmptyOptional")
 """Stands for an ONNX optional without a value; `type_proto` is its type."""
@@ -62,9 +62,9 @@ def converter(op_type: str, opset: int) -> TvmConverter:
     return chosen
 
 
-def is_elementwise(op_type: str) -> bool:
-    """Whether TVM's converter broadcasts several inputs; it does so with NumPy for constants."""
-    return issubclass(_CONVERTERS[op_type], _ELEMENTWISE)
+def folds_broadcasts(op_type: str) -> bool:
+    """Whether TVM's converter folds the operator with NumPy, broadcasting its inputs."""
+    return issubclass(_CONVERTERS[op_type], _FOLDS_BROADCASTS)
 
 
 def unused_name(bb: Any, name: str) -> str:

@@ -79,14 +79,14 @@ def error_text(error: BaseException) -> str:
         return "(it has no message: its `str` fails)"
 
 
-_CHECK = re.compile(r"^Check failed: \(.*\) is false: (?=.)")
+_CHECK = re.compile(r"^Check failed: (?:\(.*\) is false|.* \(.* vs\. .*\) ): (?=.)")
 
 
 def summary_line(error: Exception) -> str:
     """The message of a library's error in one line; its type if it has no message.
 
-    Skips the native backtrace that TVM puts first, and what its checks compute where they also say
-    what is wrong. A line that ends with a colon takes the next one along.
+    Skips TVM's native backtrace, and the condition of a failed check if a message follows it. A
+    line that ends with a colon takes the next one along.
     """
     lines = (line.strip() for line in str(error).splitlines())
     messages = (line for line in lines if line and not line.startswith(("File ", "Traceback")))

@@ -13,7 +13,7 @@ from tvm import ir, relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..constants import constant, dense, stored
-from ..values import Constant, Value, as_int, as_tensor
+from ..values import Value, as_int, as_tensor
 from .broadcasting import ZERO, broadcast_to, dims_of
 from .registry import MOST_COMPUTED, Accepts, ConverterContext, converts
 from .sizes import (
@@ -75,7 +75,9 @@ def create_range(ctx: ConverterContext) -> Value:
         dtype = start[0].dtype if start else str(ctx.inputs[0].ty.dtype)
         ctx = ctx.derive(inputs=[*ctx.inputs[:2], relax.const(1, dtype)])
     operands = read_symbolic(ctx.inputs)
-    _check_length(ctx.inputs)
+    long = _long_range(ctx)
+    if long is not None:
+        return long
     if not operands or operands[0].dtype != "int64":
         tensors = ctx.tensors()
         counted = _counted_in_floats(ctx, tensors)
@@ -100,17 +102,32 @@ def create_range(ctx: ConverterContext) -> Value:
     return relax.op.add(positions, as_tensor(ctx.bb, start))
 
 
-def _check_length(inputs: Sequence[Value]) -> None:
-    """Raises UnsupportedError for a range between constants that TVM should not write down."""
-    if not all(isinstance(value, Constant) for value in inputs):
-        return
-    start, limit, step = (float(value.value.numpy().item()) for value in inputs)
-    if step and (limit - start) / step > _LONGEST:
-        raise UnsupportedError(f"the range has more than {_LONGEST} elements")
+def _long_range(ctx: ConverterContext) -> Value | None:
+    """A range between constants that TVM's converter should not write down; None for any other."""
+    known = [ctx.known_elements(value) for value in ctx.inputs]
+    if any(elements is None or elements.size != 1 for elements in known):
+        return None
+    start, limit, step = (elements.reshape(()) for elements in known if elements is not None)
+    if step == 0:
+        return None
+    # As in onnxruntime; Python's integers do not overflow.
+    is_float = start.dtype.kind == "f"
+    distance = float(limit - start) if is_float else int(limit) - int(start)
+    length = math.ceil(distance / float(step)) if is_float else -(-distance // int(step))
+    if length <= _LONGEST:
+        return None
+    dtype = str(start.dtype)
+    first, stride = (tirx.const(number.item(), dtype) for number in (start, step))
+
+    def compute() -> Any:
+        shape = [tirx.IntImm("int64", length)]
+        return te.compute(shape, lambda i: i.astype(dtype) * stride + first, name="range")
+
+    return ctx.call_te(compute, name="range")
 
 
-_LONGEST = 1 << 24
-"""The most elements of a range of constants."""
+_LONGEST = 1 << 20
+"""The most elements of a range that becomes a constant."""
 _ASTYPE = ir.Op.get("relax.astype")
 _EXACT = {"float32": 1 << 24, "float64": 1 << 53}
 """The number up to which a type has all integers."""

@@ -25,15 +25,15 @@ from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
 from ..derived_sizes import DerivedSizes
-from ..tvm_onnx import InputList, is_elementwise, operators
+from ..tvm_onnx import InputList, folds_broadcasts, operators
 from ..tvm_onnx import converter as tvm_converter
 from ..values import Constant, Value, as_tensor, is_tensor
 
 _APPLIED = 22
 """The version of the operators that converters are composed of."""
 MOST_COMPUTED = 1 << 12
-"""The most elements of a constant that a converter computes from others. The rules compute larger
-ones before, and the pipeline after the import, within what memory holds."""
+"""The most elements of a constant that a converter computes. Larger ones are folded by the rules
+before the import, or by the pipeline after it."""
 
 
 class Accepts(enum.Flag):
@@ -115,10 +115,8 @@ class ConverterContext:
         other = self.derive(inputs=inputs, **attrs)
         convert = tvm_converter(self.op_type, self.opset)
         if other._computed_elements() > MOST_COMPUTED:
-            largest = max(other.inputs, key=lambda constant: math.prod(constant.value.shape))
-            other = other.derive(
-                inputs=[self.bb.emit(v) if v is largest else v for v in other.inputs]
-            )
+            # TVM's converter computes nothing if an input is a variable.
+            other = other.derive(inputs=[self.bb.emit(other.inputs[0]), *other.inputs[1:]])
         # TVM's converters read the elements of the parameters they know, so that replacing such a
         # parameter has no effect. They know none.
         return convert(self.bb, other.inputs, other.attrs, [{}, {}])
@@ -136,7 +134,7 @@ class ConverterContext:
             return sum(sizes)
         if self.op_type == "Gather":
             return math.prod(sizes)
-        if not is_elementwise(self.op_type):
+        if not folds_broadcasts(self.op_type):
             return 0
         try:
             return math.prod(np.broadcast_shapes(*shapes))

@@ -27,8 +27,8 @@ _TYPES = ("int64", "int32")
 _RESHAPE = ir.Op.get("relax.reshape")
 _SHAPE_TO_TENSOR = ir.Op.get("relax.shape_to_tensor")
 
-_LONGEST = 64
-"""A longer constant is data, not sizes."""
+MOST_SIZES = 64
+"""The most elements of a tensor that holds sizes; a longer one is data."""
 
 
 def read_sizes(value: Value) -> Sizes | None:
@@ -44,7 +44,7 @@ def read_sizes(value: Value) -> Sizes | None:
     if not isinstance(value, Constant) or str(value.ty.dtype) not in _TYPES:
         return None
     content = value.value.numpy()
-    if content.size > _LONGEST:
+    if content.size > MOST_SIZES:
         return None
     items = [tirx.IntImm("int64", int(item)) for item in content.reshape(-1)]
     return Sizes(items, content.shape, str(value.ty.dtype))

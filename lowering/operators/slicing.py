@@ -32,7 +32,7 @@ from .broadcasting import (
     require_size,
 )
 from .registry import Accepts, ConverterContext, converts
-from .sizes import read_sizes, read_symbolic, rearranged_sizes, require_steps, sizes_of
+from .sizes import MOST_SIZES, read_sizes, read_symbolic, rearranged_sizes, require_steps, sizes_of
 
 _LAST_PART_MAY_BE_SMALLER = 18
 """The opset since which equal parts of a Split need not add up to the axis."""
@@ -48,7 +48,7 @@ def concat(ctx: ConverterContext) -> Value:
     A run in which the inputs differ in another axis fails.
     """
     operands = read_symbolic(ctx.inputs)
-    if operands:
+    if operands and sum(len(operand.items) for operand in operands) <= MOST_SIZES:
         return _concatenated_sizes(operands, ctx.attr("axis", 1))
     tensors, axis = ctx.tensors(), ctx.attr("axis", 1)
     result = ctx.bb.normalize(ctx.by_tvm(tensors))

@@ -1,12 +1,19 @@
-"""Calls of kernels on constants, evaluated with one library for all of them.
+"""Folds calls of kernels on constants, with one library for all of them.
 
 TVM's FoldConstant compiles and loads a library for each call: 30 s for a detector of 98
 convolutions. It also evaluates calls whose results fit no memory.
+
+    lv = R.call_tir(cls.exp, (R.const([0, 1], "float32"),), out_ty=R.Tensor((2,), "float32"))
+    gv = R.call_tir(cls.add, (x, lv), out_ty=R.Tensor((2,), "float32"))
+->
+    gv = R.call_tir(cls.add, (x, R.const([1, e], "float32")), out_ty=R.Tensor((2,), "float32"))
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -21,25 +28,26 @@ _CALL_TIR = ir.Op.get("relax.call_tir")
 _MOST_CREATED = 1024
 """Elements of a constant that is made of nothing, as in FoldConstant."""
 _MOST_COMPUTED = 1 << 24
-"""Elements of all constants that are computed, besides `_TIMES_STORED` times what is stored."""
+"""Elements of all results together, in addition to `_TIMES_STORED` times what the module stores."""
 _TIMES_STORED = 16
 
 
-def evaluate_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
+def fold_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
     """The module with the results of calls of kernels whose arguments are constants.
 
-    A constant stands in place of each variable that is bound to one. What all memory might
-    not hold is computed by the run.
+    A constant stands in place of each variable that is bound to one. Results beyond the limit stay
+    calls.
     """
     functions = {
         variable: function
         for variable, function in module.functions_items()
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr)
     }
-    left = _MOST_COMPUTED + _TIMES_STORED * sum(map(_stored_elements, functions.values()))
-    found = {}
-    for variable, function in functions.items():
-        found[variable], left = _constant_calls(module, function, left)
+    budget = _Budget(_MOST_COMPUTED + _TIMES_STORED * _stored_elements(functions.values()))
+    found = {
+        variable: _constant_calls(module, function, budget)
+        for variable, function in functions.items()
+    }
     kernels = {binding.value.args[0] for calls in found.values() for binding in calls}
     compiled = compiled_kernels(module, kernels) if kernels else {}
     for variable, calls in found.items():
@@ -47,43 +55,56 @@ def evaluate_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
     return module
 
 
-def _stored_elements(function: relax.Function) -> int:
-    """How many elements the constants of a function have."""
-    sizes: list[int] = []
+@dataclass
+class _Budget:
+    """How many elements results may have."""
+
+    left: int
+
+    def takes(self, call: Any) -> bool:
+        """Whether the result of a call fits, which then takes its part of the budget."""
+        elements = math.prod(map(int, call.ty.shape.values))
+        if not len(call.args[1].fields):
+            return elements <= _MOST_CREATED
+        if elements > self.left:
+            return False
+        self.left -= elements
+        return True
+
+
+def _stored_elements(functions: Iterable[relax.Function]) -> int:
+    """How many elements the constants of functions have, each of which may be read often."""
+    sizes: dict[int, int] = {}
 
     def visit(constant: Any) -> None:
         if is_tensor(constant):
-            sizes.append(math.prod(constant.value.shape))
+            # The hash of a constant is its address.
+            sizes[hash(constant)] = math.prod(constant.value.shape)
 
-    tvm_ffi.structural_walk(function.body, (Constant, visit))
-    return sum(sizes)
+    for function in functions:
+        tvm_ffi.structural_walk(function.body, (Constant, visit))
+    return sum(sizes.values())
 
 
-def _constant_calls(
-    module: tvm.IRModule, function: relax.Function, left: int
-) -> tuple[list[Any], int]:
-    """The bindings of calls on constants, or on results of such calls, in order.
-
-    `left` is how many elements their results may have together; the second result, how many of
-    these are left.
-    """
+def _constant_calls(module: tvm.IRModule, function: relax.Function, budget: _Budget) -> list[Any]:
+    """The bindings of calls on constants, or on results of such calls, in order."""
     known: set[Any] = set()
     found = []
 
     def visit(binding: Any) -> None:
-        nonlocal left
         value = binding.value
         if isinstance(value, Constant):
             known.add(binding.var)
-        elif isinstance(value, ir.Call) and _is_constant_call(module, value, known):
-            elements = math.prod(map(int, value.ty.shape.values))
-            if elements <= (left if len(value.args[1].fields) else _MOST_CREATED):
-                left -= elements
-                known.add(binding.var)
-                found.append(binding)
+        elif (
+            isinstance(value, ir.Call)
+            and _is_constant_call(module, value, known)
+            and budget.takes(value)
+        ):
+            known.add(binding.var)
+            found.append(binding)
 
     tvm_ffi.structural_walk(function.body, (relax.VarBinding, visit))
-    return found, left
+    return found
 
 
 def _is_constant_call(module: tvm.IRModule, call: Any, known: set[Any]) -> bool:

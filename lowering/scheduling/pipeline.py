@@ -38,7 +38,7 @@ from .channels_last import ChannelsLast
 from .column_sums import ColumnSums
 from .compaction import COMPACTED, COMPACTION, compact_buffers
 from .concatenation import Concatenation
-from .constant_folding import evaluate_constant_calls
+from .constant_folding import fold_constant_calls
 from .convolution import Convolution
 from .dataflow import split_blocks
 from .elementwise import Elementwise
@@ -241,7 +241,7 @@ def _to_kernels() -> Any:
             _module_pass(drop_second_extremes),
             legalize_operators(),
             passes.AnnotateTIROpPattern(),
-            _module_pass(evaluate_constant_calls),
+            _module_pass(fold_constant_calls),
             _module_pass(split_blocks),
             _module_pass(name_sizes),
             _module_pass(_keep_scalars_apart),

@@ -33,8 +33,8 @@ ELEMENTWISE, BROADCAST, INJECTIVE, OPAQUE = 0, 1, 2, 8
 It fuses kernels up to broadcasts after products, and never opaque ones.
 """
 _ONES = tuple(itertools.combinations(range(4), 2))
-"""For the variables that are met first, in which examples of sizes each is 1. For any two of these
-variables, there is an example in which the one is 1 and the other is not."""
+"""The examples in which each of the first six variables is 1. For any two of them, there is an
+example in which the one is 1 and the other is not."""
 _SUMS = (tirx.Add, tirx.Sub, tirx.Mul)
 _ATOMS = (tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max, tirx.Select, ir.Call)
 
@@ -82,8 +82,8 @@ class _Names:
     _names: dict[tuple[int, ...], list[tuple[Any, Any]]] = field(default_factory=dict)
     """`sizes`, by what they are in the examples."""
     _examples: tuple[dict[Any, Any], ...] = field(default_factory=lambda: ({}, {}, {}, {}, {}))
-    """The number that stands for each variable in each example. Sizes that broadcast choose by what
-    is 1, which no variable is in the last example."""
+    """The number that stands for each variable in each example. Broadcast sizes depend on which
+    sizes are 1; in the last example, none is."""
     _analyzer: Any = field(default_factory=sym.Analyzer)
 
     def __post_init__(self) -> None:
@@ -158,7 +158,11 @@ class _Names:
         return tuple(self._number(substituted(size, example)) for example in self._examples)
 
     def _number(self, size: Any) -> int:
-        simple = self._analyzer.simplify(size)
+        """The number that an expression of numbers is, or a hash."""
+        try:
+            simple = self._analyzer.simplify(size)
+        except tvm.error.InternalError:  # It divides by 0 in this example.
+            simple = size
         return int(simple if isinstance(simple, tirx.IntImm) else tvm_ffi.structural_hash(simple))
 
     def applied(self, root: Any) -> Any:

@@ -13,7 +13,7 @@ from tvm.ir import is_prim_var
 
 from ...rewrite.errors import summary_line
 from ..scheduling.blocks import inlinable_in_loop
-from ..scheduling.constant_folding import evaluate_constant_calls
+from ..scheduling.constant_folding import fold_constant_calls
 from ..scheduling.dataflow import with_body
 from ..scheduling.legalization import legalize_operators
 from ..scheduling.math_functions import with_fast_math
@@ -142,7 +142,7 @@ def _check_shapes(function: Any) -> None:
 def _legalize(module: tvm.IRModule) -> tvm.IRModule:
     passes = relax.transform
     module = passes.DecomposeOpsForInference()(module)
-    module = evaluate_constant_calls(legalize_operators()(module))
+    module = fold_constant_calls(legalize_operators()(module))
     return passes.DeadCodeElimination([_NAME])(passes.CanonicalizeBindings()(module))
 
 

@@ -623,7 +623,7 @@ def optimizer_note(crash: str) -> str:
 def timeout_note(timeouts: int) -> str:
     """That the original did not end for some inputs."""
     inputs = "an input" if timeouts == 1 else f"{timeouts} inputs"
-    search = ", so no others were tried" if timeouts >= MOST_TIMEOUTS else ""
+    search = ", so the search for more inputs stopped" if timeouts >= MOST_TIMEOUTS else ""
     return (
         f"the original did not end within the time limit of a run for {inputs}{search}: give "
         "inputs for which it ends (`--input`)"

@@ -51,19 +51,28 @@ class StoredSparseValues(LazyArray):
         values = decode(self.tensor.values, self.base_dir)
         indices = decode(self.tensor.indices, self.base_dir)
         try:
-            dense = np.zeros(self.shape, self.dtype)
             if indices.ndim != 2:
                 indices = np.stack(np.unravel_index(indices, self.shape), axis=-1)
+            if indices.shape != (values.size, len(self.shape)):
+                raise ValueError(f"{len(indices)} indices for {values.size} values")
             if np.any(indices < 0):
                 raise IndexError(f"an index is {indices.min()}")
-            dense[tuple(indices.T)] = values
-        except (ValueError, IndexError, MemoryError) as error:
-            raise ModelError(
+            dense = np.zeros(self.shape, self.dtype)
+            dense[tuple(indices.T)] = values.reshape(-1)
+        except (ValueError, IndexError) as error:
+            raise self._error(
                 f"The stored values do not fit the shape: {error}",
-                where=f"sparse tensor '{self.tensor.values.name}' of shape {list(self.shape)}",
-                remedy="The file is damaged: copy or export it again",
+                "The file is damaged: copy or export it again",
+            ) from error
+        except MemoryError as error:
+            raise self._error(
+                "There is no memory for the tensor", "Remove it, or use a machine with more memory"
             ) from error
         return dense
+
+    def _error(self, what: str, remedy: str) -> ModelError:
+        where = f"sparse tensor '{self.tensor.values.name}' of shape {list(self.shape)}"
+        return ModelError(what, where=where, remedy=remedy)
 
 
 def _dims(tensor: onnx.TensorProto | onnx.SparseTensorProto, name: str) -> Sequence[int]:

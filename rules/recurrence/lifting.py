@@ -104,8 +104,7 @@ class LiftedValue:
 
         Raises Miss for more features than any cell has, unless the value has as many.
         """
-        if numbers.size > max(_MOST_FEATURES, self.form.width):
-            raise Miss("it would have {} features, more than {}", numbers.size, _MOST_FEATURES)
+        _check_features(numbers.size, self.form.width)
         return LiftedValue(self.form.take(numbers.ravel()), axes)
 
     def scaled(self, factor: float) -> LiftedValue:
@@ -151,6 +150,7 @@ class LiftedValue:
     def broadcast_to(self, axes: tuple[Axis, ...]) -> LiftedValue:
         """Broadcasts to axes; its own axes are aligned with the last of them."""
         shape = [_feature_size(a) for a in axes]
+        _check_features(math.prod(shape), self.form.width)
         return self.with_features(np.broadcast_to(self.feature_numbers(), shape), axes)
 
     def contract(self, axis: int, matrix: Weight) -> LiftedValue:
@@ -208,6 +208,12 @@ def axes_of(shape: Sequence[Dim], batch: int | None = None) -> tuple[Axis, ...]:
     )
 
 
+def _check_features(count: int, most: int) -> None:
+    """Raises Miss for more features than `most`, if no cell has so many."""
+    if count > max(_MOST_FEATURES, most):
+        raise Miss("it would have {} features, more than {}", count, _MOST_FEATURES)
+
+
 def constant_value(array: Array) -> LiftedValue:
     """A constant: all its axes are feature axes."""
     return LiftedValue(affine_forms.constant(array.ravel()), tuple(array.shape))
@@ -223,6 +229,7 @@ def concat(values: Sequence[LiftedValue], axis: int) -> LiftedValue:
         same = others == [a for k, a in enumerate(first.axes) if k != axis]
         if len(value.axes) != rank or isinstance(value.axes[axis], BatchAxis) or not same:
             raise Miss("it concatenates along the batch axis, or values whose other axes differ")
+    _check_features(sum(v.form.width for v in values), max(v.form.width for v in values))
     starts = np.cumsum([0, *(v.form.width for v in values[:-1])])
     numbers = np.concatenate([v.feature_numbers() + s for v, s in zip(values, starts)], axis)
     form = affine_forms.concat([v.form for v in values])

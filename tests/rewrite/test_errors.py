@@ -19,6 +19,7 @@ from looplift.rewrite.errors import summary_line
         ),
         ("compilation failed:\n", "compilation failed:"),
         ("Check failed: (n < (1 << 31)) is false: n is too large", "n is too large"),
+        ("Check failed: pb->value != 0 (0 vs. 0) : Divide by zero", "Divide by zero"),
         ("Check failed: (n < 3) is false: ", "Check failed: (n < 3) is false:"),
     ],
 )

@@ -27,7 +27,13 @@ from looplift.rewrite.running.runtime import (
     Session,
 )
 from looplift.rewrite.running.signature import input_signature
-from looplift.rewrite.running.verify import Candidate, Verification, is_empty_stack, verify
+from looplift.rewrite.running.verify import (
+    Candidate,
+    Verification,
+    is_empty_stack,
+    timeout_note,
+    verify,
+)
 
 from ...small_models import ADD, model
 
@@ -182,7 +188,11 @@ class TestDifferent:
         assert result.verified
         (note,) = result.notes()
         assert "did not end within the time limit" in note
-        assert ("so no others were tried" in note) == (result.timeouts == 2)
+        assert note == timeout_note(result.timeouts)
+
+    def test_how_many_runs_did_not_end(self) -> None:
+        assert "for an input: give" in timeout_note(1)
+        assert "for 2 inputs, so the search for more inputs stopped: give" in timeout_note(2)
 
 
 DIVISIBLE = """g (float[B, T] x) => (float[B, T] y) <int64 n = {4}, int64 at = {1}, int64 none = {0}> {

@@ -82,25 +82,29 @@ class TestConstants:
         assert export_model(model) == proto
 
     @pytest.mark.parametrize(
-        ("indices", "dims"),
-        [
-            ([1, 6], [2, 3]),
-            ([-1, 5], [2, 3]),
-            ([[0, 1], [-1, 2]], [2, 3]),
-            ([0, 1], [2**40, 2**20]),
-        ],
-        ids=["too large", "negative", "negative coordinate", "no memory"],
+        "indices",
+        [[1, 6], [-1, 5], [[0, 1], [-1, 2]], [1], [[0], [1]]],
+        ids=["too large", "negative", "negative coordinate", "too few", "too few coordinates"],
     )
-    def test_sparse_values_that_do_not_fit(self, indices: list[Any], dims: list[int]) -> None:
+    def test_sparse_values_that_do_not_fit(self, indices: list[Any]) -> None:
         proto = parse("g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }")
         proto.graph.sparse_initializer.append(
             helper.make_sparse_tensor(
                 numpy_helper.from_array(np.array([4, 6], np.float32), "w"),
                 numpy_helper.from_array(np.array(indices), "i"),
-                dims,
+                [2, 3],
             )
         )
         with pytest.raises(ModelError, match=r"do not fit the shape.*sparse tensor 'w'"):
+            import_model(proto).graph.initializers[0].values.sum()
+
+    def test_sparse_values_for_which_there_is_no_memory(self) -> None:
+        proto = parse("g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }")
+        values = numpy_helper.from_array(np.array([4], np.float32), "w")
+        indices = numpy_helper.from_array(np.array([0]), "i")
+        sparse = helper.make_sparse_tensor(values, indices, [2**24, 2**24])
+        proto.graph.sparse_initializer.append(sparse)
+        with pytest.raises(ModelError, match="no memory"):
             import_model(proto).graph.initializers[0].values.sum()
 
     def test_stored_values_cannot_be_changed_by_accident(self) -> None:
