@@ -31,7 +31,7 @@ from .broadcasting import (
     require_size,
 )
 from .casts import SMALL_INTEGERS
-from .registry import Accepts, ConverterContext, converts
+from .registry import MOST_COMPUTED, Accepts, ConverterContext, converts
 from .sizes import (
     divide,
     map_sizes,
@@ -294,6 +294,8 @@ def _both_or_neither(left: Any, right: Any) -> Any:
 def logic(ctx: ConverterContext) -> Value:
     """And, Or, Xor and Not, folded for constants: known sizes decide the branch of an If."""
     if not all(isinstance(value, Constant) for value in ctx.inputs):
+        return convert_broadcast(ctx)
+    if ctx.computed_elements() > MOST_COMPUTED:
         return convert_broadcast(ctx)
     arrays = [value.value.numpy() for value in ctx.inputs]
     return relax.const(np.asarray(_LOGIC[ctx.op_type](*arrays)), "bool")

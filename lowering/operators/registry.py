@@ -114,14 +114,14 @@ class ConverterContext:
         """What TVM's converter gives for the node, with other inputs or attributes if given."""
         other = self.derive(inputs=inputs, **attrs)
         convert = tvm_converter(self.op_type, self.opset)
-        if other._computed_elements() > MOST_COMPUTED:
+        if other.computed_elements() > MOST_COMPUTED:
             # TVM's converter computes nothing if an input is a variable.
             other = other.derive(inputs=[self.bb.emit(other.inputs[0]), *other.inputs[1:]])
         # TVM's converters read the elements of the parameters they know, so that replacing such a
         # parameter has no effect. They know none.
         return convert(self.bb, other.inputs, other.attrs, [{}, {}])
 
-    def _computed_elements(self) -> int:
+    def computed_elements(self) -> int:
         """How many elements the result has if TVM's converter computes it from constants.
 
         A chain of such results may double with each node.

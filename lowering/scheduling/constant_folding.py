@@ -18,9 +18,9 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, relax, tirx
+from tvm import ir, relax, s_tir, tirx
 
-from ..values import Constant, is_tensor
+from ..values import Constant, as_int, is_tensor
 from .dataflow import with_body
 from .packing import compiled_kernels, result_of
 
@@ -30,6 +30,8 @@ _MOST_CREATED = 1024
 _MOST_COMPUTED = 1 << 24
 """Elements of all results together, in addition to `_TIMES_STORED` times what the module stores."""
 _TIMES_STORED = 16
+_STEPS = 32
+"""How many steps the kernels may take for each of these elements: a few seconds in all."""
 
 
 def fold_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
@@ -43,7 +45,8 @@ def fold_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
         for variable, function in module.functions_items()
         if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr)
     }
-    budget = _Budget(_MOST_COMPUTED + _TIMES_STORED * _stored_elements(functions.values()))
+    most = _MOST_COMPUTED + _TIMES_STORED * _stored_elements(functions.values())
+    budget = _Budget(module, most, most * _STEPS)
     found = {
         variable: _constant_calls(module, function, budget)
         for variable, function in functions.items()
@@ -57,19 +60,37 @@ def fold_constant_calls(module: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass
 class _Budget:
-    """How many elements results may have."""
+    """What calls may compute."""
 
-    left: int
+    module: tvm.IRModule
+    elements: int
+    """How many elements the results may have together."""
+    steps: int
+    """How many iterations the loops of the kernels may have together."""
 
     def takes(self, call: Any) -> bool:
         """Whether the result of a call fits, which then takes its part of the budget."""
         elements = math.prod(map(int, call.ty.shape.values))
         if not len(call.args[1].fields):
             return elements <= _MOST_CREATED
-        if elements > self.left:
+        steps = _iterations(self.module[call.args[0]])
+        if elements > self.elements or steps > self.steps:
             return False
-        self.left -= elements
+        self.elements -= elements
+        self.steps -= steps
         return True
+
+
+def _iterations(kernel: tirx.PrimFunc) -> int:
+    """How many iterations the loops of a kernel have; a loop of unknown extent counts as one."""
+    found: list[int] = []
+
+    def visit(block: Any) -> None:
+        extents = [as_int(variable.dom.extent) for variable in block.iter_vars]
+        found.append(math.prod(1 if extent is None else extent for extent in extents))
+
+    tvm_ffi.structural_walk(kernel.body, (s_tir.SBlock, visit))
+    return sum(found)
 
 
 def _stored_elements(functions: Iterable[relax.Function]) -> int:

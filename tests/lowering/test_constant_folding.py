@@ -49,6 +49,21 @@ HUGE = {
 """Constants of 512 GiB to 16 TiB, in files of less than 2 KiB."""
 
 
+SLOW = {
+    "einsum": (
+        "<int64[2] n = {300, 300}, int64[1] all = {-1}>",
+        """a = ConstantOfShape (n) e = Einsum <equation = "ij,kl,mn->im"> (a, a, a)
+        y = Reshape (e, all)""",
+    ),
+    "matrix products": (
+        "<int64[2] n = {2048, 2048}, int64[1] all = {-1}>",
+        """a = ConstantOfShape (n) b = MatMul (a, a) c = MatMul (b, a) d = MatMul (c, b)
+        y = Reshape (d, all)""",
+    ),
+}
+"""Constants that take minutes to compute."""
+
+
 def _stored_elements(module: tvm.IRModule) -> int:
     """How many elements the constants have, each as often as it is read."""
     sizes: list[int] = []
@@ -67,6 +82,22 @@ def test_constants_that_fit_no_memory_are_left_to_the_run(name: str) -> None:
     module = emit(_model(*HUGE[name]))
     assert _stored_elements(module) < 1 << 16
     compile_quickly(module, relax_pipeline=relax.get_pipeline("looplift"))
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_constants_that_take_long_are_left_to_the_run(name: str) -> None:
+    module = emit(_model(*SLOW[name]))
+    compile_quickly(module, relax_pipeline=relax.get_pipeline("looplift"))
+
+
+def test_truth_values_that_fit_no_memory_are_left_to_the_run() -> None:
+    """Two constants of a megabyte would become one of a terabyte."""
+    model = _model("", "c = And (p, q) d = Cast <to = 1> (c) y = Flatten (d)")
+    for name, dims in (("p", (1 << 20, 1)), ("q", (1, 1 << 20))):
+        array = np.ones(dims, np.bool_)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert _stored_elements(emit(model)) == 2 << 20
 
 
 @pytest.mark.parametrize("kind", ["float", "double", "int32", "int64"])
