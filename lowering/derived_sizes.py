@@ -68,9 +68,9 @@ class DerivedSizes:
         if is_tensor(value):
             if not isinstance(value.ty.shape, relax.ShapeExpr):
                 return value
-            sizes = [self._shortened(size) for size in value.ty.shape.values]
             if not any(map(_is_long, value.ty.shape.values)):
                 return value
+            sizes = [self._shortened(size) for size in value.ty.shape.values]
             return match(bb, value, relax.TensorType(sizes, value.ty.dtype))
         items = _integers(value)
         if not any(map(_is_long, items)):
@@ -132,14 +132,15 @@ class DerivedSizes:
             return symbol + offset
 
         def nonnegative(minimum: Any) -> Any:
-            if not (self.is_nonnegative(minimum.a) and self.is_nonnegative(minimum.b)):
-                return minimum
+            for part in (minimum.a, minimum.b):
+                if not (self._is_known(part) or is_nonnegative(part, least)):
+                    return minimum
             symbol = tirx.Var("minimum", "int64")
             least[symbol] = 0
             return symbol
 
-        changes = [(tirx.FloorDiv, bounded), (tirx.Min, nonnegative)]
-        item = tvm_ffi.structural_map(item, changes, order="pre")
+        item = tvm_ffi.structural_map(item, (tirx.FloorDiv, bounded), order="pre")
+        item = tvm_ffi.structural_map(item, (tirx.Min, nonnegative), order="post")
         return is_nonnegative(item, least)
 
     def _is_known(self, size: Any) -> bool:

@@ -293,9 +293,8 @@ def _both_or_neither(left: Any, right: Any) -> Any:
 @converts(*_LOGIC)
 def logic(ctx: ConverterContext) -> Value:
     """And, Or, Xor and Not, folded for constants: known sizes decide the branch of an If."""
-    if not all(isinstance(value, Constant) for value in ctx.inputs):
-        return convert_broadcast(ctx)
-    if ctx.computed_elements() > MOST_COMPUTED:
+    are_known = all(isinstance(value, Constant) for value in ctx.inputs)
+    if not are_known or ctx.computed_elements() > MOST_COMPUTED:
         return convert_broadcast(ctx)
     arrays = [value.value.numpy() for value in ctx.inputs]
     return relax.const(np.asarray(_LOGIC[ctx.op_type](*arrays)), "bool")

@@ -94,7 +94,7 @@ def _iterations(kernel: tirx.PrimFunc) -> int:
 
 
 def _stored_elements(functions: Iterable[relax.Function]) -> int:
-    """How many elements the constants of functions have, each of which may be read often."""
+    """The number of elements of all constants; a constant counts once, however often it is read."""
     sizes: dict[int, int] = {}
 
     def visit(constant: Any) -> None:

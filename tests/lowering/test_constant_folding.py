@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx.parser
+import onnx
 import pytest
 import tvm
 import tvm_ffi
@@ -20,13 +20,12 @@ from looplift.lowering.scheduling import constant_folding
 from looplift.lowering.values import Constant
 
 from .compiled import compile_quickly
+from .conftest import parse
 from .operators.inputs import Load, random
 
 
 def _model(signature: str, body: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["": 17]> g () => (float[n] y) {signature} {{ {body} }}'
-    )
+    return parse(f"g () => (float[n] y) {signature} {{ {body} }}")
 
 
 def _doubled(times: int, last: str = "Identity") -> str:
@@ -46,7 +45,7 @@ HUGE = {
     ),
     "padded": ("<float[2] v = {1, 2}, int64[2] n = {0, 4398046511104}>", "y = Pad (v, n)"),
 }
-"""Constants of 512 GiB to 16 TiB, in files of less than 2 KiB."""
+"""Constants of at least 512 GiB, in files of less than 2 KiB."""
 
 
 SLOW = {

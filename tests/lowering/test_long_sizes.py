@@ -17,6 +17,8 @@ STEPS = {
         {b} = Add (r{k}, {a})""",
     "negative bounds": """t{k} = Sub ({a}, columns) q{k} = Min (t{k}, five) r{k} = Sub (q{k}, three)
         {b} = Add (r{k}, {a})""",
+    "minima of what may be negative": """t{k} = Sub ({a}, one) q{k} = Sub (columns, hundred)
+        {b} = Min (t{k}, q{k})""",
     "remainders": "t{k} = Mul ({a}, three) q{k} = Mod (t{k}, hundred) {b} = Add (q{k}, columns)",
     "int32": """t{k} = Div ({a}, three) q{k} = Cast <to = 6> (t{k}) p{k} = Cast <to = 6> (five)
         r{k} = Add (q{k}, p{k}) s{k} = Cast <to = 7> (r{k}) {b} = Add (s{k}, {a})""",
@@ -93,7 +95,7 @@ def test_an_integer_that_is_too_large_for_a_size(imported: Load) -> None:
         {_quotients("many", "y")} }}"""
     imported(text.replace("FACTOR", "1000")).check(random(7, 1))
     large = imported(text.replace("FACTOR", str(2**46)))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RuntimeError, match="mismatch"):
         large.run(random(7, 1))
 
 

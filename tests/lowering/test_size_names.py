@@ -97,3 +97,18 @@ def test_a_size_that_differs_from_a_computed_one_by_a_number() -> None:
         module = lower_to_kernels(looplift.from_onnx(with_weights(text, weights)))
     assert len(calls_of(module)) == 2
     check(text, weights, [{"b": 2, "h": 9, "w": 14}, {"b": 1, "h": 7, "w": 8}])
+
+
+def test_a_divisor_that_is_zero_for_some_sizes() -> None:
+    """Examples of sizes must not divide by it."""
+    n, m = (tirx.Var(name, "int64") for name in "nm")
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType([n, m], "float32"))
+    with builder.function("main", [x]):
+        shape = relax.ShapeExpr([n * m // (m - 1), m - 1])
+        wide = builder.emit(relax.op.reshape(x, shape))
+        builder.emit_func_output(builder.emit(relax.op.negative(wide)))
+    compiled = looplift.compile(builder.get(), NATIVE)
+    given = np.arange(12, dtype=np.float32).reshape(4, 3)
+    got = relax.VirtualMachine(compiled, tvm.cpu())["main"](tvm.runtime.tensor(given)).numpy()
+    np.testing.assert_array_equal(got, -given.reshape(6, 2))

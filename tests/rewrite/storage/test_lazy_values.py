@@ -81,31 +81,25 @@ class TestConstants:
         np.testing.assert_array_equal(values, np.array([[0, 4, 0], [0, 0, 6]], np.float16))
         assert export_model(model) == proto
 
+    def _sparse(self, values: list[int], indices: list[Any], dims: list[int]) -> Any:
+        proto = parse("g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }")
+        stored = numpy_helper.from_array(np.array(values, np.float32), "w")
+        places = numpy_helper.from_array(np.array(indices), "i")
+        proto.graph.sparse_initializer.append(helper.make_sparse_tensor(stored, places, dims))
+        return import_model(proto).graph.initializers[0].values
+
     @pytest.mark.parametrize(
         "indices",
         [[1, 6], [-1, 5], [[0, 1], [-1, 2]], [1], [[0], [1]]],
         ids=["too large", "negative", "negative coordinate", "too few", "too few coordinates"],
     )
     def test_sparse_values_that_do_not_fit(self, indices: list[Any]) -> None:
-        proto = parse("g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }")
-        proto.graph.sparse_initializer.append(
-            helper.make_sparse_tensor(
-                numpy_helper.from_array(np.array([4, 6], np.float32), "w"),
-                numpy_helper.from_array(np.array(indices), "i"),
-                [2, 3],
-            )
-        )
         with pytest.raises(ModelError, match=r"do not fit the shape.*sparse tensor 'w'"):
-            import_model(proto).graph.initializers[0].values.sum()
+            self._sparse([4, 6], indices, [2, 3])[...]
 
     def test_sparse_values_for_which_there_is_no_memory(self) -> None:
-        proto = parse("g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }")
-        values = numpy_helper.from_array(np.array([4], np.float32), "w")
-        indices = numpy_helper.from_array(np.array([0]), "i")
-        sparse = helper.make_sparse_tensor(values, indices, [2**24, 2**24])
-        proto.graph.sparse_initializer.append(sparse)
         with pytest.raises(ModelError, match="no memory"):
-            import_model(proto).graph.initializers[0].values.sum()
+            self._sparse([4], [0], [2**24, 2**24])[...]
 
     def test_stored_values_cannot_be_changed_by_accident(self) -> None:
         constant = self._imported(numpy_helper.from_array(X, "w"))

@@ -18,8 +18,8 @@ FEEDS = Feeds(values={"n": [0, 1, 5]}, sizes=(7,), most=6)
 CONSTANTS = f"""float[2,12] w = {{{numbers(24, 0.0)}}}, float[3,12] v = {{{numbers(36, 1.0)}}},
     float[3,3] proj = {{{numbers(9, 2.0)}}}, float[12] s = {{{numbers(12, 3.0)}}},
     float[3,3,3] kernel = {{{numbers(27, 4.0)}}}, float keep = {{0.1}}, float rest = {{0.9}},
-    float[1] eps = {{0.001}}, int64[1] nil = {{0}}, int64[1] one = {{1}}, int64[1] three = {{3}}, int64[1] last = {{2}}, int64 first = {{0}},
-    int64[3] many = {{2, 3, 4398046511104}}, float unit = {{1}}"""
+    float[1] eps = {{0.001}}, int64[1] nil = {{0}}, int64[1] one = {{1}}, int64[1] three = {{3}}, float unit = {{1}},
+    int64[1] last = {{2}}, int64 first = {{0}}, int64[3] many = {{2, 3, 4398046511104}}"""
 PRODUCT = "p = MatMul(xt, w) q = MatMul(h, v) a = Add(p, q)"
 GATES = """gi, gf, gg, go = Split<axis=1, num_outputs=4>(a)
     i = Sigmoid(gi) f = Sigmoid(gf) g = Tanh(gg) o = Sigmoid(go)"""
@@ -69,7 +69,7 @@ REASONS = {
     "ConvLSTM": (
         LSTM.replace(
             "q = MatMul(h, v)",
-            "h4 = Unsqueeze(h, last) hc = Conv<pads = [1, 1]>(h4, kernel) h5 = Squeeze(hc, two) q = MatMul(h5, v)",
+            "h4 = Unsqueeze(h, two) hc = Conv<pads = [1, 1]>(h4, kernel) h5 = Squeeze(hc, two) q = MatMul(h5, v)",
         ),
         "Conv of `hc` is a convolution in place of a product",
     ),
