@@ -136,6 +136,16 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 Seed = Annotated[
     int, typer.Option("--seed", min=0, max=2**63 - 1, help="The seed for random inputs.")
 ]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=0.1,
+        help="Compare the runs of each model for at most this time, by default 120 seconds.",
+        show_default=False,
+    ),
+]
 
 
 def _settings(

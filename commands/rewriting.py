@@ -18,7 +18,7 @@ from . import console
 from .app import app, exit_with, print_errors, print_result
 from .arguments import parse_sizes
 from .batch import DIFFERENT, FAILED, Job
-from .options import AsJson, Model, Seed, Sizes, model_argument, with_settings
+from .options import AsJson, Model, Seed, Sizes, TimeLimit, model_argument, with_settings
 from .output_files import plan_outputs, plan_traces
 
 
@@ -91,16 +91,7 @@ def rewrite(
     jobs: Annotated[
         int, typer.Option("-j", "--jobs", metavar="N", min=1, help="Rewrite N models at a time.")
     ] = 1,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=0.1,
-            help="Verify each model for at most this time, by default 120 seconds.",
-            show_default=False,
-        ),
-    ] = None,
+    time_limit: TimeLimit = None,
     seed: Seed = 0,
     quiet: Annotated[
         bool, typer.Option("-q", "--quiet", help="Print errors and warnings only.")
@@ -258,6 +249,7 @@ def check(
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Measure the latency of a run.")
     ] = True,
+    time_limit: TimeLimit = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -276,6 +268,7 @@ def check(
             with_tvm=tvm,
             with_latency=latency,
             seed=seed,
+            seconds=time_limit,
         )
     print_result(debug.render(result, model.name), result.as_json(), as_json)
     if not as_json:

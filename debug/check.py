@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..api import RewriteResult, rewrite_request
 from ..request import Request, Settings
 from ..rewrite.facts.assertions import Assertions
 from ..rewrite.running.branches import BranchRecorder, RecordingSession, with_outputs
-from ..rewrite.running.cases import Case, Cases, Effort
+from ..rewrite.running.cases import Case, Cases, limited_effort
 from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
 from ..rewrite.running.runtime import (
@@ -34,6 +34,7 @@ from ..rewrite.running.runtime import (
 )
 from ..rewrite.running.signature import CannotGenerateInputs
 from ..rewrite.running.verify import (
+    ENDED_EARLY,
     Candidate,
     counts_enough,
     no_case_reason,
@@ -50,7 +51,8 @@ from .relax import RelaxSession
 ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"
 EQUAL, DIFFERENT, CRASHED, UNSTABLE = "equal", "different", "crashed", "unstable"
 _WORST_FIRST = (DIFFERENT, CRASHED, UNSTABLE, EQUAL)
-EFFORT = Effort(cases=7)
+CASES = 7
+"""The inputs at which the columns are compared."""
 LATENCY_SECONDS = 0.1
 
 
@@ -134,11 +136,13 @@ def check(
     with_tvm: bool = True,
     with_latency: bool = True,
     seed: int = 0,
+    seconds: float | None = None,
 ) -> CheckResult:
     """Rewrites a model, runs it in all three ways at several sizes, and compares.
 
-    `sizes` are the sizes to try for some open dimensions. A column that does not run gets its
-    problem, and the others are compared. Raises what `rewrite` raises.
+    `sizes` are the sizes to try for some open dimensions; no run starts after `seconds`, by default
+    120. A column that does not run gets its problem, and the others are compared. Raises what
+    `rewrite` raises.
     """
     request = settings.request(source)
     result = rewrite_request(request)
@@ -146,6 +150,7 @@ def check(
     checked = CheckResult(_columns(result, with_tvm), notes=list(result.report.notes))
     proto, folder = request.proto, request.base_dir
     assertions = result.engine.assertions
+    effort = replace(limited_effort(seconds), cases=CASES)
     with ExitStack() as stack:
         try:
             original = stack.enter_context(closing(IsolatedSession(SerializedModel(proto, folder))))
@@ -156,7 +161,7 @@ def check(
                 assertions=assertions,
                 choices=sizes,
                 seed=seed,
-                effort=EFFORT,
+                effort=effort,
             )
         except ExecutionError as error:
             problem = str(error).rstrip(".")
@@ -178,11 +183,13 @@ def check(
         feeds = []
         for case in cases:
             feeds.append(case.feed)
-            run = _compared(case, sides, assertions.inputs)
+            run = _compared(case, sides, assertions.inputs, effort.run_seconds)
             if with_latency:
                 _measure(run, case, {ORIGINAL: original, **others})
             checked.runs.append(run)
         checked.notes += _branch_notes(request, assertions, feeds)
+        if cases.ended_early and checked.runs:
+            checked.notes.append(ENDED_EARLY)
         if cases.timeouts and checked.runs:
             checked.notes.append(timeout_note(cases.timeouts))
         checked.refused = cases.refused_choices()
@@ -224,13 +231,13 @@ def _sessions(
 
 
 def _compared(
-    case: Case, sides: Mapping[str, Candidate], given: Mapping[str, Any]
+    case: Case, sides: Mapping[str, Candidate], given: Mapping[str, Any], seconds: float
 ) -> RunComparison:
     random = {name: value for name, value in case.feed.items() if name not in given}
     run = RunComparison(dict(case.sizes), _scalars(random))
     for name, side in sides.items():
         try:
-            judgement = side.compare_run(case, EFFORT.run_seconds)
+            judgement = side.compare_run(case, seconds)
         except ProcessCrashed:
             run.verdicts[name] = CRASHED
             continue

@@ -428,9 +428,9 @@ class TestResult:
 
     def test_sizes_to_verify(self) -> None:
         result = rewrite(parse(self.TEXT), inputs={"flag": True})
-        assert str(result.verify(sizes={"T": [1, 100]})) == "equal in 8 runs (T=1|100)"
+        assert str(result.verify(sizes={"T": [1, 100]})) == "equal in 10 runs (T=1|100)"
         numpy: Any = {"T": np.array([1, 3])}
-        assert str(result.verify(sizes=numpy)) == "equal in 8 runs (T=1|3)"
+        assert str(result.verify(sizes=numpy)) == "equal in 10 runs (T=1|3)"
         with pytest.raises(AssumptionError, match="'S' is not an open dimension"):
             result.verify(sizes={"S": [1]})
         not_sizes: Any = {"T": 1}

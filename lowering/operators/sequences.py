@@ -138,7 +138,9 @@ def _known_position(sequence: Value, position: Value) -> int | None:
 def _check_position(index: int, sequence: Value, last: int) -> None:
     if not 0 <= index <= last:
         length = len(sequence.fields)
-        raise UnsupportedError(f"position {index} is outside of a sequence of {length} tensors")
+        raise UnsupportedError(
+            f"position {index} is outside of a sequence of {length} tensors: the node always fails"
+        )
 
 
 def _position(bb: Any, sequence: ListValue, position: Value) -> Any:

@@ -63,8 +63,8 @@ class BranchRecorder:
         """A remark on each If that took the same branch in all runs."""
         found = ((label, self.seen.get(name, ())) for label, name in self.conditions.items())
         return [
-            f"no run took {'else' if True in seen else 'then'}_branch of {label}; other sizes "
-            "(--size) or values (--seed) may"
+            f"no run took {'else' if True in seen else 'then'}_branch of {label}, so none compared "
+            "it: try other sizes (--size) or values (--seed)"
             for label, seen in found
             if len(seen) == 1
         ]

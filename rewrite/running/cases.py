@@ -46,7 +46,7 @@ CASES_OF_GOAL = 2
 class Effort:
     """The limits of a search."""
 
-    cases: int = 8
+    cases: int = 10
     """The number of accepted inputs that ends the search; more if `choices` has more sizes."""
     attempts: int = 200
     """The most runs, including those that the model rejects."""

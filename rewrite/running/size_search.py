@@ -22,6 +22,9 @@ DISTINCT = (2, 3, 5, 7, 4, 6, 11, 9, 13, 8)
 WIDE = (16, 64, 256, 4, 8, 32, 128, 512, 1024, 576, 100, 1000, 224)
 """Sizes that are tried where no small one works: powers of two, usual frame and image sizes."""
 
+MOST_EMPTY = 3
+"""The most dimensions that are tried with size 0 while the others are not empty."""
+
 
 def size_assignments(
     names: Sequence[str],
@@ -57,8 +60,14 @@ def _free_candidates(
         yield {}
         return
     before = len(accepted)
-    yield dict(zip(names, itertools.cycle(DISTINCT)))
-    for size in SMALL:
+    distinct = dict(zip(names, itertools.cycle(DISTINCT)))
+    yield distinct
+    for size in SMALL[:2]:
+        yield dict.fromkeys(names, size)
+    if len(names) > 1:
+        for name in names[:MOST_EMPTY]:
+            yield {**distinct, name: 0}
+    for size in SMALL[2:]:
         yield dict.fromkeys(names, size)
     yield dict(zip(reversed(names), itertools.cycle(DISTINCT)))
     if len(accepted) == before:

@@ -46,6 +46,8 @@ TIME_FACTOR = 10
 of a run."""
 
 
+ENDED_EARLY = "the time limit ended the comparison before all runs"
+
 EMPTY_REDUCTION = (
     "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"
 )
@@ -126,7 +128,7 @@ class Verification:
         """Remarks on how the models were compared, apart from what `str` says."""
         notes = refusal_notes(self.refused_sizes)
         if self.ended_early and self.compared:
-            notes.append("the time limit ended the verification before all runs")
+            notes.append(ENDED_EARLY)
         if self.timeouts and self.compared:
             notes.append(timeout_note(self.timeouts))
         if self.only_empty:
@@ -636,10 +638,14 @@ def no_case_reason(cases: Cases) -> str:
         return "the original model does not end within the time limit of a run"
     if not cases.refused:
         return "there was no time to run the original model"
-    found = f"{cases.refused} generated inputs, the last one with: {cases.last_refusal}"
+    found = f"with: {cases.last_refusal}"
+    if cases.refused > 1:
+        found = f"{cases.refused} generated inputs, the last one {found}"
+    else:
+        found = f"the generated input {found}"
     if cases.ended_early:
         return f"the time limit ended after the original model failed for {found}"
-    return f"the original model fails for all of {found}"
+    return f"the original model fails for {'all of ' * (cases.refused > 1)}{found}"
 
 
 def tested_sizes(sizes: Sequence[DimSizes]) -> Iterator[str]:

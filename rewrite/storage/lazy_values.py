@@ -6,7 +6,6 @@ fails on 2, 4 and 6 bit types, and does not find external data next to the model
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,17 +16,18 @@ from onnx import numpy_helper
 from ..errors import ModelError
 from ..graph.declarations import numpy_type
 from ..graph.ir import LazyArray
-from .external import is_external, read
-
-_PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
-"""The bits of an element, for types that pack several elements into a byte."""
+from .external import is_external, read, stored_bytes
 
 
 class StoredValues(LazyArray):
-    """A TensorProto of the file; external data stays on disk until `load`."""
+    """A TensorProto of the file; external data stays on disk until `load`.
+
+    Raises ModelError if the bytes in the file are more or fewer than the elements take.
+    """
 
     def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:
         super().__init__(_dims(tensor, tensor.name), _numpy_type(tensor))
+        _check_bytes(tensor)
         self.tensor = tensor
         self.base_dir = base_dir
 
@@ -101,25 +101,28 @@ def decode(tensor: onnx.TensorProto, base_dir: str) -> np.ndarray[Any, Any]:
     """The values of a tensor. Raises ModelError if they do not fit the shape and type."""
     if is_external(tensor):
         tensor = read(tensor, base_dir)
+    _check_bytes(tensor)
     try:
-        _check_packed_size(tensor)
         return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError) as error:
-        raise ModelError(
-            f"The stored values do not fit the shape and type: {error}",
-            where=f"tensor '{tensor.name}' of shape {list(tensor.dims)}",
-            remedy="The file is damaged: copy or export it again",
-        ) from error
+        raise _misfit(tensor, str(error)) from error
 
 
-def _check_packed_size(tensor: onnx.TensorProto) -> None:
-    """Raises ValueError for elements of less than a byte in more bytes than they take.
+def _check_bytes(tensor: onnx.TensorProto) -> None:
+    """Raises ModelError if there are more or fewer bytes than the elements take.
 
-    onnx checks only that there are enough of them.
+    Of elements that share bytes, onnx checks only that there are enough.
     """
-    bits = _PACKED_BITS.get(onnx.TensorProto.DataType.Name(tensor.data_type))
-    if bits is None or not tensor.HasField("raw_data"):
-        return
-    size = -(-math.prod(tensor.dims) * bits // 8)
-    if len(tensor.raw_data) != size:
-        raise ValueError(f"{len(tensor.raw_data)} bytes instead of {size}")
+    needed = stored_bytes(tensor)
+    if tensor.HasField("raw_data") and len(tensor.raw_data) != needed:
+        raise _misfit(
+            tensor, f"{len(tensor.raw_data)} bytes are stored, the elements take {needed}"
+        )
+
+
+def _misfit(tensor: onnx.TensorProto, what: str) -> ModelError:
+    return ModelError(
+        f"The stored values do not fit the shape and type: {what}",
+        where=f"tensor '{tensor.name}' of shape {list(tensor.dims)}",
+        remedy="The file is damaged: copy or export it again",
+    )

@@ -13,6 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from looplift.cli import app
+from looplift.debug import check as checking
 from looplift.debug.check import (
     ORIGINAL,
     RELAX,
@@ -30,6 +31,7 @@ from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running.child_process import ChildProcess
 from looplift.rewrite.running.runtime import ExecutionError
+from looplift.rewrite.running.verify import ENDED_EARLY
 from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
 from ..full_disk import full_disk
@@ -200,6 +202,22 @@ def test_a_branch_that_no_run_takes(tmp_path: Path) -> None:
     found = check(write(tmp_path / "branch.onnx", text), Settings(), with_tvm=False)
     assert found.status == 0
     assert any("no run took then_branch of If of `y`" in note for note in found.notes)
+
+
+def test_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """g (float[N] x, int64 n) => (float[N] y) <bool go = {1}, int64 many = {1000000000}> {
+        e = Equal(n, many) m = Where(e, n, many)
+        y = Loop (m, go, x) <body = b (int64 i, bool c, float[N] s) => (bool d, float[N] t) {
+            d = Identity(c) t = Sin(s) }> }"""
+    path = write(tmp_path / "endless.onnx", text)
+    result = CliRunner().invoke(app, ["check", str(path), "--no-tvm", "--time-limit", "1"])
+    assert result.exit_code == 2
+    assert "the original model does not end within the time limit of a run" in result.stdout
+    monkeypatch.setattr(checking, "CASES", 1000)
+    text = "g (float[N] x) => (float[N] y) { y = Sin(x) }"
+    few = check(write(tmp_path / "m.onnx", text), Settings(), with_tvm=False, seconds=0.02)
+    assert 0 < len(few.runs) < 1000
+    assert ENDED_EARLY in few.notes
 
 
 def test_an_original_that_does_not_run(tmp_path: Path) -> None:

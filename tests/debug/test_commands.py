@@ -167,7 +167,7 @@ class TestExplain:
         assert "note: `mask` is a prefix mask along axis 1" in result.stdout
         twice = call("verify", path, "--prefix-mask", "mask axis 1", "--prefix-mask", "mask axis 0")
         assert "The mask 'mask' cannot have two time axes (--prefix-mask)" in twice.stderr
-        assert "verified: equal in 8 runs" in result.stdout
+        assert "verified: equal in 10 runs" in result.stdout
         assert call("verify", path, "--prefix-mask", "mask").exit_code == 0
         assert call("bisect", path, "--prefix-mask", "mask").exit_code == 0
 

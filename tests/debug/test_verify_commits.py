@@ -286,7 +286,7 @@ def test_runs_in_which_a_version_crashes_do_not_count(monkeypatch: pytest.Monkey
     crash_below(100, monkeypatch)
     none = verify_commits(Request.of(model(text)))
     assert none.status == 2
-    assert none.reason.startswith("8 runs are left out")
+    assert none.reason.startswith("10 runs are left out")
 
 
 class SinIsCut(SinIsCos):

@@ -20,7 +20,10 @@ FIVES = """g (float[T] x) => (float[T] y) <int64 five = {5}> {
         else_branch = e () => (float[T] b) { b = Exp(x) }
     >
 }"""
-NEVER_THEN = "no run took then_branch of If of `y`; other sizes (--size) or values (--seed) may"
+NEVER_THEN = (
+    "no run took then_branch of If of `y`, so none compared it: try other sizes (--size) or values "
+    "(--seed)"
+)
 
 
 def test_a_branch_that_never_ran_is_noted() -> None:

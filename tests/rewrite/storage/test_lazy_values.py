@@ -48,6 +48,17 @@ class TestConstants:
         np.testing.assert_array_equal(constant.values, values)
 
     @pytest.mark.parametrize("values", VALUES)
+    def test_bytes_that_are_missing_or_too_many(self, values: np.ndarray[Any, Any]) -> None:
+        """They are found before anything reads the values, which need not happen."""
+        whole = numpy_helper.from_array(values, "w").raw_data
+        for data in (whole[:-1], whole + b"."):
+            if data != whole:
+                tensor = numpy_helper.from_array(values, "w")
+                tensor.raw_data = data
+                with pytest.raises(ModelError, match=f"{len(data)} bytes are stored, the elements"):
+                    self._imported(tensor)
+
+    @pytest.mark.parametrize("values", VALUES)
     def test_external_values(self, values: np.ndarray[Any, Any], tmp_path: Path) -> None:
         tensor = numpy_helper.from_array(values, "w")
         (tmp_path / "w.bin").write_bytes(b"...." + tensor.raw_data)
