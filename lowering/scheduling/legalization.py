@@ -5,6 +5,7 @@ All calls of one type share a kernel.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -55,9 +56,16 @@ _RESHAPES = ("relax.expand_dims", "relax.flatten", "relax.reshape", "relax.squee
 """Operators that keep the elements and their order."""
 
 
+@functools.cache
+def _known_operators(count: int) -> dict[str, ir.Op]:
+    """Every operator that TVM knows, by name. They are `count`: a user may register more."""
+    return {name: ir.Op.get(name) for name in ir.Op.list_op_names()}
+
+
 def _legalizations() -> dict[str, LegalizeFunc]:
     """The legalization of each operator, as it is registered now: users may replace one."""
-    found = {name: ir.Op.get(name).get_attr("FLegalize") for name in ir.Op.list_op_names()}
+    operators = _known_operators(len(ir.Op.list_op_names()))
+    found = {name: operator.get_attr("FLegalize") for name, operator in operators.items()}
     known = {name: legalize for name, legalize in found.items() if legalize is not None}
     means = {name: partial(_avg_pool, known[name]) for name in _POOL_LAYOUTS if name in known}
     where = {"relax.where": partial(_where, known["relax.where"])}
