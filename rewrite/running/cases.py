@@ -14,7 +14,7 @@ from onnx import helper
 
 from ..errors import AssumptionError
 from ..facts.assertions import Assertions
-from .feeds import INTEGER_STYLES, Sampling, comparisons, make_feed
+from .feeds import INDICES, INTEGER_STYLES, Sampling, comparisons, make_feed
 from .mask_check import PrefixMaskCheck
 from .runtime import Array, ExecutionError, Feed, LoadedModel, RuntimeValue
 from .signature import (
@@ -35,6 +35,9 @@ MOST_TIMEOUTS = 2
 
 RANKS = (2, 1, 3, 0, 4)
 """The ranks that are tried for inputs whose rank is not declared."""
+
+RETRIES = 7
+"""How often other values are tried where all sizes are fixed and the first values are rejected."""
 
 MOST_GOALS = 8
 """The most constants that inputs are set to because the model compares the inputs with them."""
@@ -214,6 +217,8 @@ class Cases:
         if accepted:
             for sizes in itertools.cycle(list(accepted)):
                 yield last, dict(sizes)
+        elif not last.open_dims():
+            yield from itertools.repeat((last, {}), RETRIES)
 
     def _ranked(self) -> Iterator[InputSignature]:
         if not self._signature.unranked():
@@ -279,8 +284,8 @@ class Cases:
 
     def _integer_styles(self, number: int) -> Sequence[str]:
         if not any(tensor.dtype.kind in "iu" for tensor in self._signature.tensors().values()):
-            return INTEGER_STYLES[:1]
-        return INTEGER_STYLES if number % 2 == 0 else INTEGER_STYLES[::-1]
+            return [INDICES]
+        return INTEGER_STYLES[number % 2]
 
 
 def given_values(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> dict[str, Array]:

@@ -18,9 +18,10 @@ from ..storage.protos import containers, nodes
 from .runtime import Array, ExecutionError, Feed, RuntimeValue
 from .signature import DimSizes, Input, InputSignature, OptionalInput, SequenceInput, TensorInput
 
-INDICES, LENGTHS = "indices", "lengths"
-INTEGER_STYLES = (INDICES, LENGTHS)
-"""The range of random integers: 0 to the smallest size - 1, or 1 to the smallest size."""
+INDICES, LENGTHS, ZEROS = "indices", "lengths", "zeros"
+INTEGER_STYLES = ((INDICES, LENGTHS, ZEROS), (LENGTHS, INDICES, ZEROS))
+"""The ranges of random integers, in the orders in which they are tried: 0 to the smallest size - 1,
+1 to the smallest size, and 0 only, which is an index into anything that has an element."""
 
 LARGEST_INTEGER = 8
 SEQUENCE_LENGTHS = (2, 1, 3, 0)
@@ -169,6 +170,8 @@ def _floats(rng: np.random.Generator, shape: tuple[int, ...], generator: _Genera
 
 
 def _integers(rng: np.random.Generator, shape: tuple[int, ...], generator: _Generator) -> Array:
+    if generator.sampling.integers == ZEROS:
+        return np.zeros(shape, np.int64)
     low = 0 if generator.sampling.integers == INDICES else 1
     values: Array = rng.integers(low, generator.bound + low, shape)
     return values

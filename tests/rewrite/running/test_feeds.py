@@ -95,6 +95,19 @@ class TestInputs:
         assert not result.verified
         assert not result.differences
         assert "fails for all of 10 generated inputs" in str(result)
+        once = verify(model(text), model(text), effort=Effort(attempts=1))
+        assert "fails for the generated input with: " in str(once)
+
+    @pytest.mark.parametrize(
+        ("rows", "indices"),
+        [("3, 2", "2, 2"), ("3, 2", ""), ("1, 1", "2, 2"), ("1", "5")],
+        ids=["several", "one", "into a single row", "into a single element"],
+    )
+    def test_indices_into_fixed_sizes(self, rows: str, indices: str) -> None:
+        text = f"g (float[{rows}] x, int64[{indices}] i) => (y) {{ y = Gather(x, i) }}"
+        result = verify(model(text), model(text))
+        assert result.verified
+        assert result.compared > 1
 
     def test_published_models(self, models_dir: Path) -> None:
         """The search finds sizes and the constant that selects one of two rates."""
