@@ -28,7 +28,6 @@ from .broadcasting import (
     known_dims,
     lacks_shape,
     match_sizes,
-    require_size,
 )
 from .casts import SMALL_INTEGERS
 from .registry import MOST_COMPUTED, Accepts, ConverterContext, converts
@@ -38,7 +37,6 @@ from .sizes import (
     read_symbolic,
     rearranged_sizes,
     size_constant,
-    size_of,
     without_zero,
     write_sizes,
 )
@@ -71,10 +69,6 @@ _LOGIC: Mapping[str, Callable[..., Any]] = {
 }
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 """The defaults of Selu's attributes."""
-_DROPOUT_RATIO = 0.5
-"""The default of Dropout's `ratio`."""
-_BOOL_DROPOUT_MASK = 10
-"""The opset since which Dropout's mask is bool."""
 _CLIP_WITH_INPUTS = 11
 """The opset since which the bounds of Clip are inputs."""
 _BROADCASTING_PRELU = 7
@@ -558,35 +552,3 @@ def is_infinite(ctx: ConverterContext) -> Value:
     if not negative and not positive:
         return relax.op.full_like(data, relax.const(False, "bool"), "bool")
     return relax.op.equal(data, relax.const(-math.inf if negative else math.inf, data.ty.dtype))
-
-
-@converts("Dropout")
-def dropout(ctx: ConverterContext) -> Value:
-    """Dropout, see https://onnx.ai/onnx/operators/onnx__Dropout.html: the data and a mask of ones.
-
-    A run that would drop elements fails. Raises UnsupportedError if every run would.
-    """
-    data, ratio, training = (ctx.inputs[slot] for slot in range(3))
-    if training is not None:
-        data = _require_no_drop(ctx, data, ratio, training)
-    if ctx.num_outputs == 1:
-        return data
-    dtype = "bool" if ctx.opset >= _BOOL_DROPOUT_MASK else str(data.ty.dtype)
-    return relax.Tuple([data, relax.op.full_like(data, relax.const(1, dtype), dtype)])
-
-
-def _require_no_drop(ctx: ConverterContext, data: Value, ratio: Value, training: Value) -> Value:
-    """The data, matched with sizes that it has only if the node drops nothing."""
-    bb = ctx.bb
-    if ratio is None:
-        ratio = relax.const(_DROPOUT_RATIO, data.ty.dtype)
-    known = [ctx.known_elements(value) for value in (ratio, training)]
-    if any(content is not None and not content.any() for content in known):
-        return data
-    dims = known_dims(data)
-    if not dims or all(content is not None for content in known):
-        raise UnsupportedError("the node is in training mode and drops elements at random")
-    is_positive = relax.op.greater(ratio, relax.const(0, ratio.ty.dtype))
-    drops = bb.normalize(relax.op.logical_and(is_positive, training))
-    number = size_of(ctx, bb.normalize(relax.op.astype(drops, "int64")))
-    return require_size(bb, data, 0, dims[0] + number)

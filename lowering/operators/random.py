@@ -20,6 +20,10 @@ from .broadcasting import dims_of
 from .registry import ConverterContext, converts
 
 _NORMAL, _UNIFORM = "tvm.contrib.random.normal", "tvm.contrib.random.uniform"
+_DROPOUT_RATIO = 0.5
+"""The default of Dropout's `ratio`."""
+_BOOL_DROPOUT_MASK = 10
+"""The opset since which Dropout's mask is bool."""
 
 
 @converts("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
@@ -71,6 +75,32 @@ def multinomial(ctx: ConverterContext) -> Value:
     # The sum of all probabilities may be rounded below 1.
     last = as_tensor(ctx.bb, relax.prim_value(classes - 1))
     return ctx.cast(ctx.bb.emit(relax.op.minimum(count, last)), dtype_name(ctx.attr("dtype", 6)))
+
+
+@converts("Dropout")
+def dropout(ctx: ConverterContext) -> Value:
+    """Dropout, see https://onnx.ai/onnx/operators/onnx__Dropout.html: the data and a mask of ones.
+
+    In training mode elements are 0 at random, the others are scaled, and the mask says which. The
+    prenet of Tacotron 2 does so when it is used, too (Shen et al., Natural TTS Synthesis by
+    Conditioning WaveNet on Mel Spectrogram Predictions, 2018).
+    """
+    data, ratio, training = (ctx.inputs[slot] for slot in range(3))
+    dtype = data.ty.dtype
+    if ratio is None:
+        ratio = relax.const(_DROPOUT_RATIO, dtype)
+    known = [ctx.known_elements(value) for value in (ratio, training) if value is not None]
+    of_mask = "bool" if ctx.opset >= _BOOL_DROPOUT_MASK else str(dtype)
+    if training is None or any(content is not None and not content.any() for content in known):
+        mask = relax.op.full_like(data, relax.const(1, of_mask), of_mask)
+        return data if ctx.num_outputs == 1 else relax.Tuple([data, mask])
+    zero, one = relax.const(0, dtype), relax.const(1, dtype)
+    ratio = ctx.bb.emit(relax.op.where(training, ctx.cast(ratio, str(dtype)), zero))
+    drawn = _draw(ctx, _UNIFORM, 0.0, 1.0, dims_of(data, "data"))
+    mask = ctx.bb.emit(relax.op.greater_equal(drawn, ctx.cast(ratio, "float32")))
+    kept = ctx.bb.emit(relax.op.divide(data, ctx.bb.emit(relax.op.subtract(one, ratio))))
+    result = relax.op.where(mask, kept, zero)
+    return result if ctx.num_outputs == 1 else relax.Tuple([result, ctx.cast(mask, of_mask)])
 
 
 def _draw(

@@ -10,7 +10,6 @@ import tvm
 from onnx.reference import ReferenceEvaluator
 
 import looplift
-from looplift.rewrite.errors import UnsupportedError
 
 from ..compiled import NATIVE, virtual_machine
 from ..conftest import parse
@@ -75,33 +74,6 @@ def test_prelu_before_broadcasting_has_a_slope_for_each_channel(imported: Load) 
     for opset, own in ((6, slope.reshape(3, 1)), (7, slope)):
         (got,) = imported(f'<ir_version: 4, opset_import: ["" : {opset}]> {text}').run(x, slope)
         np.testing.assert_allclose(got, np.where(x < 0, own * x, x))
-
-
-def test_dropout_keeps_everything(imported: Load) -> None:
-    imported(
-        """
-        g (float[n, 3] x) => (float[n, 3] y, bool[n, 3] mask) <float ratio = {0.5}> {
-            y, mask = Dropout (x, ratio)
-        }"""
-    ).check(random(4, 3))
-
-
-TRAINED = "g (float[n] x, bool training) => (float[n] y) {} {{ y = Dropout (x, {}, training) }}"
-
-
-def test_dropout_that_drops_nothing(imported: Load) -> None:
-    model = imported(TRAINED.format("<float ratio = {0.0}>", "ratio"))
-    model.check(random(3), np.array(True))
-    model = imported(TRAINED.format("<float ratio = {0.5}>", "ratio"))
-    model.check(random(3), np.array(False))
-
-
-def test_dropout_at_random_fails(imported: Load) -> None:
-    model = imported(TRAINED.format("<float ratio = {0.5}>", "ratio"))
-    with pytest.raises(Exception, match="match_cast error"):
-        model.run(random(3), np.array(True))
-    with pytest.raises(UnsupportedError, match="training mode"):
-        imported("g (float[3] x) => (float[3] y) <bool t = {1}> { y = Dropout (x, , t) }")
 
 
 def test_elu_in_half_precision(imported: Load) -> None:

@@ -88,3 +88,49 @@ def test_seeded_draws(imported: Load) -> None:
     assert abs(z[1000:2000].mean() - 0.25) < 0.06
     assert not z[:1000].any()
     assert z[2000:].all()
+
+
+def test_dropout_keeps_everything(imported: Load) -> None:
+    imported("""
+    g (float[n, 3] x) => (float[n, 3] y, bool[n, 3] mask) <float ratio = {0.5}> {
+        y, mask = Dropout (x, ratio) }""").check(np.ones((4, 3), np.float32))
+
+
+def test_dropout_that_the_run_decides(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 10, opset_import: ["" : 22]>
+    g (float16[n] x, float ratio, bool training) => (float16[n] y, bool[n] m) {
+        y, m = Dropout (x, ratio, training) }""")
+    x = np.array([1, -2, np.inf, 0], np.float16)
+    for ratio, training in ((0, True), (0.5, False)):
+        y, mask = model.run(x, np.array(ratio, np.float32), np.array(training))
+        np.testing.assert_array_equal(y, x)
+        assert mask.all()
+    x = np.full(4000, 3, np.float16)
+    y, mask = model.run(x, np.array(0.25, np.float32), np.array(True))
+    assert abs(mask.mean() - 0.75) < 0.05
+    np.testing.assert_array_equal(y, np.where(mask, np.float16(4), 0))
+    assert (model.run(x, np.array(0.25, np.float32), np.array(True))[1] != mask).any()
+
+
+def test_dropout_in_a_loop(imported: Load) -> None:
+    """Each iteration drops other elements; the default ratio is a half."""
+    model = imported("""
+    g (float[n] x, int64 times) => (float[n] y, float[k, n] z) <bool go = {1}> {
+        y, z = Loop (times, go, x) <body = b (int64 i, bool c, float[n] s)
+            => (bool d, float[n] t, float[n] u) {
+            d = Identity (c) u = Dropout (x, , go) t = Add (s, u) }> }""")
+    y, z = model.run(np.ones(1000, np.float32), np.array(3))
+    assert set(np.unique(z)) == {0, 2}
+    assert (np.abs(z.mean(1) - 1) < 0.2).all()
+    assert (z[0] != z[1]).any()
+    assert (z[1] != z[2]).any()
+    np.testing.assert_array_equal(y, 1 + z.sum(0))
+
+
+def test_dropout_with_a_seed(imported: Load) -> None:
+    model = imported("""
+    g (double[n] x) => (double[n] y) <bool t = {1}> { y = Dropout <seed = 5> (x, , t) }""")
+    first, second = (model.run(np.ones(500))[0] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    assert set(np.unique(first)) == {0, 2}
