@@ -116,6 +116,12 @@ def runtime_operators() -> frozenset[tuple[str, str]]:
     return frozenset(_runtime_schemas())
 
 
+def runtime_version(domain: str) -> int:
+    """The newest version of an operator set that onnxruntime has; 0 if it has none."""
+    found = (s.since_version for (each, _), s in _runtime_schemas().items() if each == domain)
+    return max(found, default=0)
+
+
 @cache
 def _runtime_schemas() -> dict[tuple[str, str], Any]:
     """The newest schema of each operator of onnxruntime, by domain and name."""

@@ -15,11 +15,13 @@ from ..graph import ir
 from ..graph.declarations import numpy_type
 from ..graph.labels import standard_name
 from ..graph.names import UniqueNames, defined, graphs
+from ..graph.operators import runtime_version
 from .exporter import Exporter, copy_fields
 from .functions import inline_functions
 from .importer import FIRST_IR_WITH_DEFAULTS, Importer
 from .limits import newest_ir
 from .naming import separate_names
+from .protos import nodes
 from .validate import check_graph, check_header
 
 _TYPES_OF_IR_14 = (numpy_type(TensorProto.FLOAT6E2M3), numpy_type(TensorProto.FLOAT6E3M2))
@@ -71,9 +73,22 @@ def read_model(proto: onnx.ModelProto, base_dir: str = "") -> Model:
         inlined = inline_functions(proto)
         header = onnx.ModelProto()
         copy_fields(inlined, header, frozenset({"graph"}))
+        _import_missing_sets(inlined.graph, header)
         with collector_paused():
             graph = Importer(header.ir_version, base_dir).graph(inlined.graph)
         return Model(graph, header, base_dir)
+
+
+def _import_missing_sets(graph: onnx.GraphProto, header: onnx.ModelProto) -> None:
+    """Imports the operator sets of other domains that nodes use and the model does not import.
+
+    onnxruntime takes such models, and its own version of the set.
+    """
+    imported = opsets(header).keys() | {function.domain for function in header.functions}
+    used = dict.fromkeys(standard_name(node.domain) for node in nodes(graph))
+    for domain in used:
+        if domain and domain not in imported and runtime_version(domain):
+            header.opset_import.add(domain=domain, version=runtime_version(domain))
 
 
 @contextmanager

@@ -47,6 +47,18 @@ class TestEqual:
         assert any(sizes["T"] != sizes["B"] for sizes in result.sizes)
         assert str(result).startswith("equal in 10 runs (T=0|1|2|3|7|8, B=0|1|2|3|7|8)")
 
+    def test_one_dimension_is_empty_at_a_time(self) -> None:
+        sizes = verify(ADD, ADD).sizes
+        assert {"T": 0, "B": 3} in sizes
+        assert {"T": 2, "B": 0} in sizes
+
+    def test_dimensions_that_must_be_equal_are_empty_together(self) -> None:
+        """onnxruntime would also accept an empty tensor beside one with another second axis."""
+        text = "g (float[a, b] x, float[c, d] y) => (float[?, ?] z) { z = Concat<axis = 0>(x, y) }"
+        result = verify(model(text), model(text))
+        assert result.compared == 10
+        assert all(sizes["b"] == sizes["d"] for sizes in result.sizes)
+
     def test_sums_in_another_order_are_equal(self) -> None:
         text = "g (float[T, 300] x) => (float[T, 1] y) { y = OP }"
         before = model(text.replace("OP", "ReduceSum(x, a)"), a=np.array([1]))

@@ -8,9 +8,10 @@ import onnxruntime
 import pytest
 from onnx import parser
 
+from looplift import rewrite
 from looplift.rewrite.errors import ModelError
 from looplift.rewrite.storage.files import load
-from looplift.rewrite.storage.model import import_model
+from looplift.rewrite.storage.model import import_model, opsets
 from looplift.rewrite.storage.validate import check_graph, check_runtime
 
 from ...bad_models import CASES, BadModel
@@ -55,6 +56,20 @@ def test_what_onnxruntime_accepts_is_accepted(opset: int, text: str) -> None:
     model = parser.parse_model(header + text)
     onnxruntime.InferenceSession(model.SerializeToString())
     check_graph(import_model(model).graph, model)
+
+
+def test_an_operator_set_that_onnxruntime_has_need_not_be_imported() -> None:
+    text = "g (float[N] x) => (float[N] y) { a = com.microsoft.Gelu (x) y = own.Neg (a) }"
+    function = '<domain: "own", opset_import: ["" : 17]> Neg (a) => (b) { b = Neg (a) }'
+    header = '<ir_version: 10, opset_import: ["" : 17, "own" : 1]>'
+    model = parser.parse_model(f"{header} {text} {function}")
+    onnxruntime.InferenceSession(model.SerializeToString())
+    result = rewrite(model)
+    assert {"": 17, "com.microsoft": 1}.items() <= opsets(result.model).items()
+    assert result.verify().verified
+    unknown = parser.parse_model(f"{header} {text.replace('com.microsoft', 'other')} {function}")
+    with pytest.raises(ModelError, match="does not import the operator set other"):
+        import_model(unknown)
 
 
 def test_a_function_may_have_the_name_of_an_operator_of_onnxruntime() -> None:
