@@ -67,12 +67,16 @@ def batch_normalization(ctx: ConverterContext) -> Value:
     """BatchNormalization, see https://onnx.ai/onnx/operators/onnx__BatchNormalization.html.
 
     In training mode it normalizes by the mean and variance of the batch. TVM normalizes by the
-    running ones in either mode, and applies the momentum to those of the batch.
+    running ones in either mode, and applies the momentum to those of the batch. A vector has one
+    channel.
     """
     if ctx.inputs[0].ty.ndim == 1:
-        raise UnsupportedError(
-            "BatchNormalization of a vector is not supported: it has no channels"
-        )
+        data, *others = ctx.inputs
+        column = ctx.bb.normalize(relax.op.expand_dims(data, 1))
+        results = ctx.bb.normalize(batch_normalization(ctx.derive(inputs=[column, *others])))
+        fields = results.fields if isinstance(results, relax.Tuple) else [results]
+        vector = ctx.bb.normalize(relax.op.squeeze(fields[0], [1]))
+        return relax.Tuple([vector, *fields[1:]])
     if not ctx.attr("training_mode", 0):
         if ctx.num_outputs > 1:
             raise UnsupportedError(

@@ -10,7 +10,6 @@ import pytest
 import tvm
 
 import looplift
-from looplift.rewrite.errors import UnsupportedError
 
 from ..compiled import virtual_machine
 from .inputs import Load, random
@@ -135,6 +134,21 @@ def test_batch_normalization_of_a_batch(imported: Load) -> None:
         model.check(random(*shape), *given)
 
 
+@pytest.mark.parametrize("training", [0, 1])
+def test_batch_normalization_of_a_vector(imported: Load, training: int) -> None:
+    """It has one channel."""
+    vectors = [f"float[1] {name}" for name in ("scale", "bias", "mean", "variance")]
+    results = "y, a, b" if training else "y"
+    declared = "float[n] y, float[1] a, float[1] b" if training else "float[n] y"
+    model = imported(f"""
+        g (float[n] x, {", ".join(vectors)}) => ({declared}) {{
+            {results} = BatchNormalization <training_mode = {training}>
+                (x, scale, bias, mean, variance) }}""")
+    given = [random(1), random(1) + 1, random(1) - 1, np.abs(random(1))]
+    for size in (5, 1, 0) if not training else (5, 1):
+        model.check(random(size), *given)
+
+
 @pytest.mark.parametrize(
     ("data", "scale"), [("n, s, w", "3"), ("n, s, 3", "v"), ("n, s, w", "v"), ("n, s, w", "s, 3")]
 )
@@ -191,13 +205,3 @@ def test_channels_whose_number_the_run_finds_equal(
     )
     shape = (2, 5, 4) if operator == "RMSNormalization" else (2, 4, 5)
     model.check(random(*shape), *(np.abs(random(4)) for _ in names))
-
-
-def test_a_vector_has_no_channels(imported: Load) -> None:
-    vectors = ", ".join(f"float[1] {name}" for name in ("scale", "bias", "mean", "variance"))
-    with pytest.raises(UnsupportedError, match="no channels"):
-        imported(
-            f"""
-            g (float[n] x, {vectors}) => (float[n] y)
-            {{ y = BatchNormalization (x, scale, bias, mean, variance) }}"""
-        )
