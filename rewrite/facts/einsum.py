@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
+_TERM = r"[A-Za-z]*(\.\.\.[A-Za-z]*)?"
+_EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
+
+
+def is_equation(text: str) -> bool:
+    """Whether a text is an equation; onnx reads some others for ever."""
+    return _EQUATION.fullmatch(text.replace(" ", "")) is not None
+
 
 def einsum_letters(equation: str) -> tuple[list[str], str] | None:
     """The letters of each operand and of the result; None for an equation with an ellipsis.

@@ -14,6 +14,7 @@ import onnxruntime
 from onnx import AttributeProto, TensorProto
 
 from ..errors import ModelError
+from ..facts.einsum import is_equation
 from ..graph import ir
 from ..graph.labels import body_label, node_label, standard_name, within
 from ..graph.operators import (
@@ -121,6 +122,7 @@ class _Check:
                 _check_counts(node, found, path)
                 _check_attribute_names(node, found, path)
                 _check_permutation(node, path)
+                _check_equation(node, path)
                 _check_element_type(node, found, path)
                 _check_recurrent_weights(node, path)
             elif (node.domain, node.op) not in self._functions:
@@ -256,6 +258,17 @@ def _check_permutation(node: ir.Node, path: str) -> None:
         raise ModelError(
             f"The attribute 'perm' of Transpose is {list(order)}, which names an axis twice or "
             "names one that the input does not have",
+            where=within(node_label(node), path),
+            remedy=_EXPORT_AGAIN,
+        )
+
+
+def _check_equation(node: ir.Node, path: str) -> None:
+    equation = node.attrs.get("equation") if node.op == "Einsum" and not node.domain else None
+    if isinstance(equation, str) and not is_equation(equation):
+        raise ModelError(
+            f"The equation '{equation}' of Einsum is not a list of letters for each input, with at "
+            "most one ellipsis each",
             where=within(node_label(node), path),
             remedy=_EXPORT_AGAIN,
         )

@@ -218,6 +218,18 @@ text(
     "takes INT",
 )
 text(
+    "an equation that onnx reads for ever",
+    """g (float[2,2] x, float[2,2] y) => (float[2,2] z) {
+    [sum] z = Einsum <equation = "......ii,...jj->...ij"> (x, y) }""",
+    "'......ii,...jj->...ij' of Einsum",
+    "Einsum 'sum'",
+)
+text(
+    "an equation with a digit",
+    """g (float[2,2] x) => (float[2,2] z) { [sum] z = Einsum <equation = "i1->1i"> (x) }""",
+    "'i1->1i' of Einsum",
+)
+text(
     "a permutation that names an axis twice",
     "g (float[2,2] x) => (float[2,2] y) { [turn] y = Transpose <perm = [1, 1]> (x) }",
     "'perm' of Transpose is [1, 1]",
