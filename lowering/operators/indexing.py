@@ -1,4 +1,6 @@
-"""Operators that select or place elements: Gather, OneHot, ReverseSequence, ScatterND and TopK."""
+"""Operators that select or place elements: Gather, OneHot, ReverseSequence, ScatterElements,
+ScatterND, TopK and Unique.
+"""
 
 from __future__ import annotations
 
@@ -98,6 +100,44 @@ def _reverse(data: Any, lengths: Any, batch: int, time: int) -> Any:
         return data(*indices[:time], source, *indices[time + 1 :])
 
     return te.compute(list(data.shape), element, name="reverse")
+
+
+_REDUCTIONS = ("none", "add", "mul", "max", "min")
+"""What an element of ScatterElements may become."""
+
+
+@converts("Scatter", "ScatterElements")
+def scatter_elements(ctx: ConverterContext) -> Value:
+    """ScatterElements, see https://onnx.ai/onnx/operators/onnx__ScatterElements.html.
+
+    TVM's kernel takes all axes before and after the one that is written to as one each, so that it
+    writes to wrong places where such an axis of the data is longer than that of the indices.
+    """
+    data, indices, updates = ctx.inputs[0], ctx.inputs[1], ctx.inputs[2]
+    dims, places = dims_of(data, "data"), dims_of(indices, "indices")
+    if len(dims) != len(places):
+        raise UnsupportedError(f"the data has {len(dims)} axes, the indices have {len(places)}")
+    axis, reduction = ctx.attr("axis", 0) % len(dims), ctx.attr("reduction", "none")
+    if reduction not in _REDUCTIONS:
+        raise UnsupportedError(f"the reduction is {reduction!r}, not {' or '.join(_REDUCTIONS)}")
+    inner = [other for other in range(1, len(dims)) if other not in (axis, axis + 1)]
+    analyzer = sym.Analyzer()
+    if all(analyzer.can_prove_equal(dims[other], places[other]) for other in inner):
+        kind = "update" if reduction == "none" else reduction
+        return relax.op.scatter_elements(data, indices, updates, axis=axis, reduction=kind)
+
+    def coordinates(indices: Any) -> Any:
+        def element(*at: Any) -> Any:
+            *place, of = at
+            found = tirx.Cast("int64", indices(*place))
+            for other, position in enumerate(place):
+                found = found if other == axis else tirx.Select(of == other, position, found)
+            return found
+
+        return te.compute([*indices.shape, len(dims)], element, name="coordinates")
+
+    whole = ctx.bb.emit(ctx.call_te(coordinates, indices, name="coordinates"))
+    return ctx.apply("ScatterND", data, whole, updates, reduction=reduction)
 
 
 @converts("ScatterND")
@@ -215,3 +255,16 @@ def tensor_scatter(ctx: ConverterContext) -> Value:
 
     given = [] if starts is None else [starts]
     return ctx.call_te(compute, cache, update, *given, name="tensor_scatter")
+
+
+@converts("Unique")
+def unique(ctx: ConverterContext) -> Value:
+    """Unique, see https://onnx.ai/onnx/operators/onnx__Unique.html.
+
+    Without an axis, the inverse indices are those of the elements in order. TVM's have the shape of
+    the data.
+    """
+    data = ctx.inputs[0]
+    if ctx.attr("axis", None) is None and data.ty.ndim != 1:
+        data = ctx.bb.normalize(relax.op.reshape(data, [-1]))
+    return ctx.by_tvm([data])

@@ -13,6 +13,7 @@ import tvm_ffi
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..tvm_onnx import InputList
 from ..values import Constant, Sizes, Value, as_int, as_tensor, match
 from .broadcasting import ONE, ZERO, broadcast_dims, broadcast_to, dims_of, known_dims, require_size
 from .registry import Accepts, ConverterContext, converts
@@ -229,9 +230,13 @@ def _folds(ctx: ConverterContext) -> bool:
 def squeeze(ctx: ConverterContext) -> Value:
     """Squeeze, see https://onnx.ai/onnx/operators/onnx__Squeeze.html.
 
-    A run in which a squeezed axis of symbolic size does not have size 1 fails.
+    A run in which a squeezed axis of symbolic size does not have size 1 fails. An empty list of
+    axes counts as an omitted one, as in onnxruntime.
     """
     sizes, axes = read_symbolic(ctx.inputs[:1]), _given_axes(ctx)
+    if axes is not None and not axes:
+        others = {name: value for name, value in ctx.attrs.items() if name != "axes"}
+        ctx, axes = replace(ctx, inputs=InputList(ctx.inputs[:1]), attrs=others), None
     if sizes and (axes is not None or ctx.inputs[1] is None):
         removed = None if axes is None else tuple(axes)
         return rearranged_sizes(sizes[0], lambda places: places.squeeze(removed))

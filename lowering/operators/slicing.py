@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax, sym, te, tirx
 
-from ...rewrite.errors import UnsupportedError
 from ...rewrite.facts.slices import END
 from ..derived_sizes import DerivedSizes
 from ..small_kernels import range_along
@@ -140,13 +139,15 @@ def slice_tensor(ctx: ConverterContext) -> Value:
     dims = known_dims(ctx.tensor(0))
     if sizes:
         dims = [tirx.IntImm("int64", size) for size in sizes[0].shape]
-    slices = None if dims is None else _slices(ctx, dims)
+    has_length = not _has_unknown_length(ctx.inputs[1])
+    slices = _slices(ctx, dims) if dims is not None and has_length else None
     if sizes and slices is not None and all(along.is_constant for along in slices):
         return rearranged_sizes(sizes[0], functools.partial(_sliced, slices=slices))
     data, steps = ctx.tensor(0), ctx.inputs[4]
     if steps is not None:
         require_steps(ctx.bb, steps)
-    if dims is not None and steps is not None and not isinstance(steps, Constant):
+    decided = all(isinstance(value, Constant | None) for value in (ctx.inputs[3], steps))
+    if dims is not None and not (decided and has_length):
         return _slice_by_steps(ctx, data, dims)
     if dims is None or slices is None or _is_static(ctx, slices, dims):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
@@ -159,8 +160,11 @@ def slice_tensor(ctx: ConverterContext) -> Value:
 
 
 def _slice_by_steps(ctx: ConverterContext, data: Value, dims: Sequence[Any]) -> Value:
-    """Slices whose steps, of either sign, the run computes."""
-    bb, (starts, ends, given, steps) = ctx.bb, [ctx.inputs[slot] for slot in range(1, 5)]
+    """Slices whose axes, or steps of either sign, the run computes."""
+    bb, rank = ctx.bb, len(dims)
+    starts, ends, given, steps = (ctx.inputs[slot] for slot in range(1, 5))
+    if steps is None:
+        steps = relax.op.ones_like(as_tensor(bb, starts))
     vectors = [
         bb.normalize(relax.op.astype(as_tensor(bb, vector), "int64"))
         for vector in (starts, ends, steps)
@@ -168,10 +172,14 @@ def _slice_by_steps(ctx: ConverterContext, data: Value, dims: Sequence[Any]) -> 
     length = as_int((known_dims(vectors[2]) or [None])[0])
     axes = ctx.known_elements(given) if given is not None else np.arange(length or 0)
     if axes is None or length != len(axes):
-        raise UnsupportedError("the axes or the number of steps are not known")
-    places = {int(axis) % len(dims): k for k, axis in enumerate(axes)}
+        if given is not None:
+            vectors.append(bb.normalize(relax.op.astype(as_tensor(bb, given), "int64")))
+        spread = bb.emit(ctx.call_te(_spread, rank, *vectors, name="slices_of_all_axes"))
+        rows = [relax.op.take(spread, relax.const(row, "int64"), axis=0) for row in range(3)]
+        vectors, axes = [bb.normalize(row) for row in rows], np.arange(rank)
+    places = {int(axis) % rank: k for k, axis in enumerate(axes)}
     sizes = as_tensor(bb, relax.ShapeExpr([dims[int(axis)] for axis in axes]))
-    found = bb.emit(ctx.call_te(_firsts_and_counts, *vectors, sizes, name="slice_bounds"))
+    found = bb.emit(ctx.call_te(_firsts_and_counts, *vectors[:3], sizes, name="slice_bounds"))
     of_counts = bb.normalize(relax.op.take(found, relax.const(1, "int64"), axis=0))
     counts = sizes_of(bb, of_counts)
 
@@ -184,6 +192,29 @@ def _slice_by_steps(ctx: ConverterContext, data: Value, dims: Sequence[Any]) -> 
         return te.compute(shape, lambda *at: data(*map(source, range(len(at)), at)), name="slice")
 
     return ctx.call_te(compute, data, found, vectors[2], *counts, name="slice")
+
+
+def _spread(rank: int, starts: Any, ends: Any, steps: Any, axes: Any = None) -> Any:
+    """[3, rank]: the start, end and step along each axis, from those along some axes.
+
+    Without `axes` they are along the first ones.
+    """
+    k = te.reduce_axis((0, starts.shape[0]), name="k")
+    axis = k.var if axes is None else tirx.Select(axes(k) < 0, axes(k) + rank, axes(k))
+
+    def found(row: Any, along: Any) -> Any:
+        given = tirx.Select(row == 0, starts(k), tirx.Select(row == 1, ends(k), steps(k)))
+        counted = tirx.Select(row == 3, ONE, given)
+        return te.sum(tirx.Select(axis == along, counted, ZERO), axis=k)
+
+    sums = te.compute([4, rank], found, name="sums")
+    end = tirx.IntImm("int64", END)
+
+    def element(row: Any, along: Any) -> Any:
+        whole = tirx.Select(row == 0, ZERO, tirx.Select(row == 1, end, ONE))
+        return tirx.Select(sums(3, along) == 0, whole, sums(row, along))
+
+    return te.compute([3, rank], element, name="slices_of_all_axes")
 
 
 def _firsts_and_counts(starts: Any, ends: Any, steps: Any, sizes: Any) -> Any:
@@ -388,13 +419,18 @@ def _with_known_length(ctx: ConverterContext) -> Sequence[Value]:
     length = next(iter(lengths))
 
     def with_length(bound: Value) -> Value:
-        is_vector = isinstance(bound, relax.Expr) and isinstance(bound.ty, relax.TensorType)
-        dims = known_dims(bound) if is_vector else None
-        if not dims or as_int(dims[0]) is not None:
+        if not _has_unknown_length(bound):
             return bound
         return match(ctx.bb, bound, relax.TensorType([length], bound.ty.dtype))
 
     return [given[0], *(with_length(bound) for bound in given[1:3]), *given[3:]]
+
+
+def _has_unknown_length(bound: Value | None) -> bool:
+    """Whether a bound is a vector whose number of elements is not known."""
+    is_tensor = isinstance(bound, relax.Expr) and isinstance(bound.ty, relax.TensorType)
+    dims = (known_dims(bound) if is_tensor else None) or []
+    return bool(dims) and as_int(dims[0]) is None
 
 
 def _slices(ctx: ConverterContext, dims: Sequence[Any]) -> list[SymbolicSlice] | None:

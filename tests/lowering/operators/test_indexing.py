@@ -234,3 +234,51 @@ def test_scatter_nd_of_computed_sizes(imported: Load) -> None:
     model.check(random(1, 4, 8), rows[:2])
     with pytest.raises(RuntimeError, match="mismatch"):
         model.run(random(1, 4, 8), rows[:1])
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("axis", [0, 1, -2, 3])
+def test_scatter_elements_beside_longer_axes(imported: Load, axis: int, reduction: str) -> None:
+    """TVM's kernel writes to wrong places where the data is longer than the indices."""
+    model = imported(f"""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[a, b, c, d] x, int64[p, q, r, s] i, float[p, q, r, s] u) => (float[a, b, c, d] y) {{
+        y = ScatterElements <axis = {axis}, reduction = "{reduction}"> (x, i, u) }}""")
+    for data, written in (
+        ((3, 4, 5, 6), (2, 3, 4, 5)),
+        ((4, 4, 4, 4), (4, 1, 2, 4)),
+        ((3,) * 4, (0,) * 4),
+    ):
+        indices = np.indices(written)[axis] - data[axis] * (np.indices(written).sum(0) % 2)
+        model.check(random(*data), indices, random(*written))
+
+
+def test_scatter_elements_of_equal_sizes(imported: Load) -> None:
+    model = imported("""
+    g (float[a, b, c] x, int32[a, b, n] i, float[a, b, n] u) => (float[a, b, c] y) {
+        y = ScatterElements <axis = 2> (x, i, u) }""")
+    model.check(random(2, 3, 7), np.tile(np.array([6, -7], np.int32), (2, 3, 1)), random(2, 3, 2))
+
+
+def test_scatter_elements_of_other_ranks_and_reductions(imported: Load) -> None:
+    text = "<ir_version: 8, opset_import: ['' : 18]> g (float[2, 2] x, int64[{}] i, float[{}] u) => (float[2, 2] y)"
+    text = text.replace("'", '"')
+    with pytest.raises(UnsupportedError, match="the data has 2 axes, the indices have 1"):
+        imported(text.format(2, 2) + "{ y = ScatterElements (x, i, u) }")
+    with pytest.raises(UnsupportedError, match="the reduction is 'mean', not none or add"):
+        imported(
+            text.format("2, 2", "2, 2") + '{ y = ScatterElements <reduction = "mean"> (x, i, u) }'
+        )
+
+
+@pytest.mark.parametrize(
+    "attributes", ["sorted = 0", "sorted = 1", "axis = 1", "axis = -3, sorted = 0"]
+)
+def test_unique_elements_of_several_axes(imported: Load, attributes: str) -> None:
+    result = "?, ?, ?" if "axis" in attributes else "?"
+    model = imported(f"""
+    g (int64[a, b, c] x) => (int64[{result}] y, int64[?] i, int64[?] v, int64[?] n) {{
+        y, i, v, n = Unique <{attributes}> (x) }}""")
+    rng = np.random.default_rng(0)
+    for shape in ((4, 3, 2), (1, 1, 1)):
+        model.check(rng.integers(0, 5, shape))

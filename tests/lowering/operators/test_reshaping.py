@@ -39,6 +39,16 @@ def test_squeeze_of_a_symbolic_size(imported: Load) -> None:
         model.run(random(2, 4), random(4))
 
 
+@pytest.mark.parametrize("opset", [11, 13])
+def test_an_empty_list_of_axes_is_an_omitted_one(imported: Load, opset: int) -> None:
+    declared = "" if opset > 11 else "<axes: ints = []>"
+    model = imported(f"""
+    <ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[3, 1, 5, 1] x) => (float[?, ?] y) <int64[0] none = {{}}> {{
+        y = Squeeze {declared} (x{", none" if opset > 11 else ""}) }}""")
+    model.check(random(3, 1, 5, 1))
+
+
 @pytest.mark.parametrize("mode", ["DCR", "CRD"])
 def test_space_to_depth(imported: Load, mode: str) -> None:
     text = """

@@ -165,6 +165,38 @@ def test_bounds_that_the_run_computes(imported: Load, step: int) -> None:
             model.check(x, np.array([start]), np.array([end]))
 
 
+@pytest.mark.parametrize(
+    ("declared", "axes", "step"),
+    [
+        (
+            "int64[n] s, int64[n] e, int64[n] along",
+            [[0], [1, 0], [2, 0, 1], [], [-1], [-2, 2]],
+            None,
+        ),
+        ("int32[2] s, int32[2] e, int32[2] along", [[0, 1], [2, 1], [-1, -3]], None),
+        ("int64[2] s, int64[2] e, int64[2] along, int64[2] step", [[0, 1], [2, -3]], [2, -1]),
+        ("int64[n] s, int64[n] e", [[0], [0, 1], []], None),
+    ],
+    ids=["any number", "two", "with steps", "the first ones"],
+)
+def test_axes_that_the_run_computes(
+    imported: Load, declared: str, axes: list[list[int]], step: list[int] | None
+) -> None:
+    """TVM's converter gives the result a negative size where an end is before its start."""
+    names = ", ".join(part.split()[1] for part in declared.split(", "))
+    model = imported(
+        f"g (float[a, b, c] x, {declared}) => (float[?, ?, ?] y) {{ y = Slice (x, {names}) }}"
+    )
+    kind = np.int32 if "int32" in declared else np.int64
+    bounds = [([0, 1, 0], [2, 2, 1]), ([3, 2, 5], [1, 1, 1]), ([-1, -2, -9], [99, -1, 3])]
+    for along in axes:
+        for starts, ends in bounds:
+            given = [starts[: len(along)], ends[: len(along)], along, step]
+            given = [each for each, _ in zip(given, declared.split(", "))]
+            for shape in ((4, 3, 2), (0, 1, 5)):
+                model.check(random(*shape), *(np.array(each, kind) for each in given))
+
+
 @pytest.mark.parametrize("steps", [[1, 1], [2, -1], [-2, 3], [-1, -1], [7, -7]])
 def test_steps_that_the_run_computes(imported: Load, steps: list[int]) -> None:
     model = imported("""
