@@ -116,6 +116,17 @@ def runtime_operators() -> frozenset[tuple[str, str]]:
     return frozenset(_runtime_schemas())
 
 
+@cache
+def is_in_runtime(op: str, domain: str, opset: int) -> bool:
+    """Whether onnxruntime has the operator in an opset.
+
+    It had LayerNormalization before ONNX, for instance, and its tools write it in any opset.
+    """
+    schemas = onnxruntime_state.get_all_operator_schema()
+    found = [s for s in schemas if (s.domain, s.name) == (domain, op) and s.since_version <= opset]
+    return bool(found) and not max(found, key=lambda s: int(s.since_version)).deprecated
+
+
 def runtime_version(domain: str) -> int:
     """The newest version of an operator set that onnxruntime has; 0 if it has none."""
     found = (s.since_version for (each, _), s in _runtime_schemas().items() if each == domain)

@@ -20,6 +20,7 @@ from ..graph.labels import body_label, node_label, standard_name, within
 from ..graph.operators import (
     STANDARD_DOMAINS,
     Operator,
+    is_in_runtime,
     newest_known,
     operator,
     runtime_operator,
@@ -155,7 +156,7 @@ class _Check:
             return found
         if (node.domain, node.op) in self._functions:
             return None
-        if (node.domain, node.op) in runtime_operators() and not versions(node.op, node.domain):
+        if is_in_runtime(node.op, node.domain, opset):
             return None
         raise _unknown_operator(node, opset, path)
 

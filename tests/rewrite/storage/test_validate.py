@@ -58,6 +58,20 @@ def test_what_onnxruntime_accepts_is_accepted(opset: int, text: str) -> None:
     check_graph(import_model(model).graph, model)
 
 
+@pytest.mark.parametrize("opset", [7, 12, 16])
+def test_operators_that_onnxruntime_had_before_onnx(opset: int) -> None:
+    """Its optimizer for transformers writes LayerNormalization into models of any opset."""
+    text = """g (float[N, 3] x, float[3] s, float[3] b) => (float[N, 3] y) {
+        y = LayerNormalization <axis = -1, epsilon = 0.01> (x, s, b) }"""
+    model = parser.parse_model(f'<ir_version: 4, opset_import: ["" : {opset}]> {text}')
+    result = rewrite(model)
+    assert result.verify().verified
+    later = parser.parse_model(f'<ir_version: 4, opset_import: ["" : 12]> {text}')
+    later.graph.node[0].op_type = "GroupNormalization"
+    with pytest.raises(ModelError, match="was added to ai.onnx in opset 18"):
+        import_model(later)
+
+
 def test_an_operator_set_that_onnxruntime_has_need_not_be_imported() -> None:
     text = "g (float[N] x) => (float[N] y) { a = com.microsoft.Gelu (x) y = own.Neg (a) }"
     function = '<domain: "own", opset_import: ["" : 17]> Neg (a) => (b) { b = Neg (a) }'
