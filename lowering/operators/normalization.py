@@ -19,9 +19,12 @@ from .registry import ConverterContext, converts
 def layer_normalization(ctx: ConverterContext) -> Value:
     """LayerNormalization, see https://onnx.ai/onnx/operators/onnx__LayerNormalization.html.
 
-    The mean and the inverse standard deviation are float32, as in onnxruntime.
+    The mean and the inverse standard deviation are float32, as in onnxruntime. The scale and the
+    bias may have more axes than are normalized.
     """
     bb = ctx.bb
+    if any(o is not None and o.ty.ndim > len(_trailing_axes(ctx)) for o in ctx.inputs[1:]):
+        return _layer_normalization_by_rows(ctx)
     data, scale, *biases = _with_sizes_of_axes(ctx, _trailing_axes(ctx))
     bias = biases[0] if biases else None
     if str(data.ty.dtype) == "float64":  # TVM has no kernel for it.
@@ -43,6 +46,17 @@ def layer_normalization(ctx: ConverterContext) -> Value:
         mean = bb.normalize(relax.op.mean(data, axes, keepdims=True))
         results += [mean, _inverse_deviation(ctx, relax.op.subtract(data, mean), axes)]
     return relax.Tuple(results)
+
+
+def _layer_normalization_by_rows(ctx: ConverterContext) -> Value:
+    """A LayerNormalization whose scale or bias differs from row to row."""
+    bb, (data, scale, bias) = ctx.bb, (ctx.inputs[slot] for slot in range(3))
+    dims = dims_of(data, "data")
+    sizes = relax.ShapeExpr([dims[axis] for axis in _trailing_axes(ctx)])
+    ones = bb.normalize(relax.op.ones(sizes, str(scale.ty.dtype)))
+    normal, *statistics = bb.normalize(layer_normalization(ctx.derive(inputs=[data, ones]))).fields
+    scaled = ctx.apply("Mul", normal, scale)
+    return relax.Tuple([scaled if bias is None else ctx.apply("Add", scaled, bias), *statistics])
 
 
 @converts("RMSNormalization")

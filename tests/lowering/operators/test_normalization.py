@@ -134,6 +134,20 @@ def test_batch_normalization_of_a_batch(imported: Load) -> None:
         model.check(random(*shape), *given)
 
 
+@pytest.mark.parametrize("scale", ["2, 1, 7", "n, m, 7", "m, 7"])
+@pytest.mark.parametrize("results", [1, 3])
+def test_layer_normalization_with_a_scale_for_each_row(
+    imported: Load, scale: str, results: int
+) -> None:
+    names = ("y", "mean", "deviation")[:results]
+    declared = ", ".join(f"float[?, ?, ?] {name}" for name in names)
+    model = imported(f"""
+    g (float[n, m, 7] x, float[{scale}] s, float[{scale}] b) => ({declared}) {{
+        {", ".join(names)} = LayerNormalization <axis = -1> (x, s, b) }}""")
+    sizes = [{"n": 2, "m": 5, "2": 2, "1": 1, "7": 7}[size] for size in scale.split(", ")]
+    model.check(random(2, 5, 7), random(*sizes), random(*sizes))
+
+
 @pytest.mark.parametrize("training", [0, 1])
 def test_batch_normalization_of_a_vector(imported: Load, training: int) -> None:
     """It has one channel."""

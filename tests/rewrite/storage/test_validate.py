@@ -68,7 +68,7 @@ def test_operators_that_onnxruntime_had_before_onnx(opset: int) -> None:
     assert result.verify().verified
     later = parser.parse_model(f'<ir_version: 4, opset_import: ["" : 12]> {text}')
     later.graph.node[0].op_type = "GroupNormalization"
-    with pytest.raises(ModelError, match="was added to ai.onnx in opset 18"):
+    with pytest.raises(ModelError, match=r"was added to ai\.onnx in opset 18"):
         import_model(later)
 
 
