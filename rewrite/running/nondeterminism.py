@@ -32,6 +32,19 @@ def random_outputs(model: onnx.ModelProto) -> list[str]:
     return _depending(model, sources)
 
 
+def unsorted_outputs(model: onnx.ModelProto) -> list[str]:
+    """The outputs that depend on a TopK whose results have any order (ONNX operator specification).
+
+    One runtime gives them the same order in each run, two runtimes need not.
+    """
+
+    def sources(node: onnx.NodeProto) -> Iterable[str]:
+        is_sorted = all(each.i for each in node.attribute if each.name == "sorted")
+        return () if node.op_type != "TopK" or is_sorted else node.output
+
+    return _depending(model, sources)
+
+
 def recurrent_outputs(model: onnx.ModelProto) -> list[str]:
     """The outputs that depend on an LSTM, GRU or RNN.
 
