@@ -40,6 +40,8 @@ class Heads:
     scale: float
     mask_rank: int | None
     """The rank of the mask of the keys; None without a mask."""
+    has_starts: bool = False
+    """Whether the mask has the ends of all rows and then their starts."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Scores:
 
     bias: Tensor | None
     mask: Tensor | None
-    """Positive where a key counts; with one axis, the number of keys of each row that count."""
+    """Positive where a key counts; with one axis, the number of keys of each row that count, or the
+    ends and starts of those that count."""
     causal: bool
     """Whether a query sees no key after its own position."""
     filter_value: float
@@ -140,7 +143,7 @@ def _need_whole_past(m: Match) -> None:
 def _need_mask_rank(m: Match, mask: Tensor | None) -> int | None:
     """The rank of the mask, None without a mask. Raises Miss unless it is 1, 2 or 3.
 
-    A mask with one axis may have the lengths of all rows, or other numbers as well.
+    A mask with one axis may have the lengths of all rows, their ends and starts, or other numbers.
     """
     if mask is None:
         return None
@@ -150,8 +153,19 @@ def _need_mask_rank(m: Match, mask: Tensor | None) -> int | None:
     if rank == 1:
         batch = m.facts.known_shape(m.node.inputs[0])[0]
         unknown = "the mask {} is not known to have one length for each row"
-        m.need(symbolic.eq(shape[0], batch) is True, unknown, mask, at=mask)
+        is_known = symbolic.eq(shape[0], batch) is True or _has_starts(m, mask)
+        m.need(is_known, unknown, mask, at=mask)
     return rank
+
+
+def _has_starts(m: Match, mask: Tensor | None) -> bool:
+    """Whether a mask of an Attention has two numbers for each row."""
+    shape = None if mask is None else m.facts.shape(mask)
+    if m.node.op != "Attention" or shape is None or len(shape) != 1:
+        return False
+    batch = m.facts.known_shape(m.node.inputs[0])[0]
+    is_batch = symbolic.eq(shape[0], batch) is True  # both are if there is no row
+    return not is_batch and symbolic.eq(shape[0], symbolic.mul(batch, 2)) is True
 
 
 def _features(m: Match, x: Tensor, count: int) -> int:
@@ -187,7 +201,7 @@ def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores)
         total = emit("Add", total, scores.bias)
     low, zero = (number(emit, value, found.dtype) for value in (scores.filter_value, 0.0))
     if scores.mask is not None:
-        counts = _counting_keys(emit, scores.mask, found.mask_rank, total)
+        counts = _counting_keys(emit, scores.mask, found, total)
         axes = [1] if found.mask_rank == 3 else [1, 2]
         total = emit("Add", total, emit.unsqueeze(emit("Where", counts, zero, low), axes))
     if scores.causal:
@@ -199,13 +213,19 @@ def _attention(emit: Builder, heads: list[Tensor], found: Heads, scores: Scores)
     return emit("Reshape", y, emit.vector(0, 0, found.sizes[2]))
 
 
-def _counting_keys(emit: Builder, mask: Tensor, rank: int | None, scores: Tensor) -> Tensor:
-    """Which keys count, by row: from lengths, or where the mask is positive."""
-    if rank != 1:
+def _counting_keys(emit: Builder, mask: Tensor, found: Heads, scores: Tensor) -> Tensor:
+    """Which keys count, by row: from lengths, from ends and starts, or where the mask is positive."""
+    if found.mask_rank != 1:
         return emit("Greater", mask, number(emit, 0, TensorProto.INT32))
     keys = emit("Gather", emit("Shape", scores), emit.scalar(3), axis=0)
     positions = emit("Range", emit.scalar(0), keys, emit.scalar(1))
-    return emit("Less", positions, emit.unsqueeze(emit("Cast", mask, to=TensorProto.INT64), [1]))
+    ends = emit("Cast", mask, to=TensorProto.INT64)
+    if not found.has_starts:
+        return emit("Less", positions, emit.unsqueeze(ends, [1]))
+    both = emit("Reshape", ends, emit.vector(2, -1, 1))
+    ends, starts = (emit("Gather", both, emit.scalar(row), axis=0) for row in range(2))
+    is_late = emit("Not", emit("Less", positions, starts))
+    return emit("And", emit("Less", positions, ends), is_late)
 
 
 def _is_seen(emit: Builder, scores: Tensor) -> Tensor:
@@ -259,9 +279,11 @@ class DecomposeAttention(Rule[Heads]):
         m.need(fits, "the {} columns of {} cannot be divided among {} heads", width, weights, count)
         same = not returned or sizes[1] == sizes[2]
         m.need(same, "it returns keys and values of different sizes together")
-        mask_rank = _need_mask_rank(m, optional(node.inputs, 3))
+        mask = optional(node.inputs, 3)
+        mask_rank = _need_mask_rank(m, mask)
         scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
-        return Heads(count, sizes, need_float(m, x), scale, mask_rank)
+        dtype = need_float(m, x)
+        return Heads(count, sizes, dtype, scale, mask_rank, _has_starts(m, mask))
 
     def apply(self, patch: Patch, found: Heads) -> None:
         node = patch.root

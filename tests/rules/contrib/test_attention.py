@@ -143,6 +143,9 @@ SELF_ATTENTION: dict[str, tuple[Arrays, dict[str, Any]]] = {
     "mask of scores": (_self_attention(mask=_mask(2, 4, 4)), {}),
     "lengths": (_self_attention(mask=np.array([1, 3], np.int32)), {}),
     "lengths of none and all": (_self_attention(mask=np.array([0, 4], np.int32)), {}),
+    "ends and starts": (_self_attention(mask=np.array([4, 3, 1, 0], np.int32)), {}),
+    "ends before starts": (_self_attention(mask=np.array([1, 4, 2, 9], np.int32)), {}),
+    "end and start of one": (_self_attention(1, mask=np.array([3, 1], np.int32)), {}),
     "scores": (_self_attention(scores=floats(2, 2, 4, 4)), {}),
     "no later key": (_self_attention(), {"unidirectional": 1}),
     "other sizes": (_self_attention(), {"qkv_hidden_sizes": [6, 6, 12]}),
@@ -168,6 +171,10 @@ PAST: dict[str, tuple[Arrays, dict[str, Any]]] = {
     "mask of keys": (_self_attention(mask=_mask(2, 7), past=floats(2, 2, 2, 3, 4)), {}),
     "lengths": (
         _self_attention(mask=np.array([2, 5], np.int32), past=floats(2, 2, 2, 3, 4)),
+        {"unidirectional": 1},
+    ),
+    "ends and starts": (
+        _self_attention(mask=np.array([2, 7, 0, 4], np.int32), past=floats(2, 2, 2, 3, 4)),
         {"unidirectional": 1},
     ),
     "masked": (
