@@ -201,6 +201,8 @@ def conv_transpose(ctx: ConverterContext) -> Value:
     data, weight, *bias = ctx.inputs
     data, weight = _with_equal_channels(ctx.bb, data, weight, 0, 1)
     ctx = ctx.derive(inputs=[data, weight, *bias])
+    if ctx.attr("group", 1) > 1 and as_int(dims_of(weight, "weights")[0]) is None:
+        raise UnsupportedError("the number of channels, which form groups, is not known")
     if "output_shape" not in ctx.attrs:
         return ctx.by_tvm()
     sizes = _spatial_dims(ctx.inputs[0])

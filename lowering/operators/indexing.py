@@ -1,5 +1,5 @@
-"""Operators that select or place elements: Gather, OneHot, ReverseSequence, ScatterElements,
-ScatterND, TopK and Unique.
+"""Operators that select or place elements: Gather, GatherElements, GatherND, OneHot,
+ReverseSequence, ScatterElements, ScatterND, TopK and Unique.
 """
 
 from __future__ import annotations
@@ -30,6 +30,29 @@ def gather(ctx: ConverterContext) -> Value:
             index = positions.value.numpy()
             return rearranged_sizes(sizes, lambda places: places.take(index, ctx.attr("axis", 0)))
     return ctx.by_tvm(ctx.tensors())
+
+
+@converts("GatherElements")
+def gather_elements(ctx: ConverterContext) -> Value:
+    """GatherElements, see https://onnx.ai/onnx/operators/onnx__GatherElements.html.
+
+    TVM has no kernel for no indices.
+    """
+    data, dims = ctx.inputs[0], known_dims(ctx.inputs[1])
+    if dims is not None and any(as_int(size) == 0 for size in dims):
+        return relax.op.zeros(relax.ShapeExpr(dims), str(data.ty.dtype))
+    return ctx.by_tvm()
+
+
+@converts("GatherND")
+def gather_nd(ctx: ConverterContext) -> Value:
+    """GatherND, see https://onnx.ai/onnx/operators/onnx__GatherND.html."""
+    places = known_dims(ctx.inputs[1])
+    if not places or as_int(places[-1]) is None:
+        raise UnsupportedError(
+            "the last size of the indices, which decides the rank of the result, is not known"
+        )
+    return ctx.by_tvm()
 
 
 @converts("OneHot")
@@ -148,9 +171,15 @@ def scatter_nd(ctx: ConverterContext) -> Value:
     """
     data, indices, updates = ctx.inputs[0], ctx.inputs[1], ctx.inputs[2]
     dims, places, own = (known_dims(value) for value in (data, indices, updates))
-    depth = as_int(places[-1]) if places else None
-    if dims is None or places is None or own is None or depth is None:
+    if dims is None or not places or own is None:
         return ctx.by_tvm()
+    depth = as_int(places[-1])
+    if depth is None:
+        depth = len(dims) + len(places) - 1 - len(own)
+        if depth not in range(len(dims) + 1):
+            raise UnsupportedError(f"updates with {len(own)} axes do not fit data and indices")
+        places[-1] = tirx.IntImm("int64", depth)
+        indices = match(ctx.bb, indices, relax.TensorType(places, indices.ty.dtype))
     wanted = [*places[:-1], *dims[depth:]]
     is_static = all(as_int(size) is not None for size in (*wanted, *own))
     if not is_static and len(own) == len(wanted):

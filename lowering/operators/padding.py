@@ -14,7 +14,7 @@ from ..values import Value, as_int, fresh_dim
 from .axes import counted_from_front
 from .broadcasting import ZERO, dims_of, match_dims
 from .registry import Accepts, ConverterContext, converts
-from .sizes import read_sizes, sizes_of
+from .sizes import read_sizes, sizes_of, with_length
 
 
 @converts("Pad", accepts=Accepts.SIZES)
@@ -29,8 +29,9 @@ def pad(ctx: ConverterContext) -> Value:
     if pads is None:  # before opset 11
         pads = relax.const(np.array(ctx.attrs["pads"], np.int64))
     rank = len(dims_of(data, "data"))
-    given = sizes_of(ctx.bb, pads)
-    before, after = _amounts(given, _axes(ctx, axes, rank), rank)
+    padded = _axes(ctx, axes, rank)
+    given = sizes_of(ctx.bb, with_length(ctx.bb, pads, 2 * len(padded)))
+    before, after = _amounts(given, padded, rank)
     if mode == "constant":
         fill = relax.const(0, data.ty.dtype) if fill is None else fill
         result = pad_with(ctx, data, fill, before, after)

@@ -26,6 +26,24 @@ _HAS_PRECISION = 23
 """The opset since which QuantizeLinear divides in the type of the scale, or in `precision`."""
 
 
+@converts("DynamicQuantizeLinear")
+def dynamic_quantize_linear(ctx: ConverterContext) -> Value:
+    """DynamicQuantizeLinear, see https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html.
+
+    Where all data is 0, so is the specified scale. As in onnxruntime, it is 1, and the result is 0.
+    """
+    bb, data = ctx.bb, ctx.inputs[0]
+    zero, one, most = (relax.const(number, "float32") for number in (0, 1, 255))
+    highest = bb.normalize(relax.op.maximum(zero, relax.op.max(data)))
+    lowest = bb.normalize(relax.op.minimum(zero, relax.op.min(data)))
+    scale = relax.op.divide(relax.op.subtract(highest, lowest), most)
+    scale = bb.emit(relax.op.where(relax.op.equal(highest, lowest), one, scale))
+    shift = relax.op.clip(relax.op.negative(relax.op.divide(lowest, scale)), 0, 255)
+    zero_point = bb.emit(relax.op.astype(relax.op.round(shift), "uint8"))
+    result = relax.op.quantize(data, scale, zero_point, axis=0, out_dtype="uint8")
+    return relax.Tuple([result, scale, zero_point])
+
+
 @converts("DequantizeLinear")
 def dequantize_linear(ctx: ConverterContext) -> Value:
     """DequantizeLinear, see https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html.

@@ -23,6 +23,7 @@ from .sizes import (
     read_symbolic,
     rearranged_sizes,
     sizes_of,
+    with_length,
     without_zero,
     write_sizes,
 )
@@ -53,8 +54,11 @@ def reshape(ctx: ConverterContext) -> Value:
     """Reshape, see https://onnx.ai/onnx/operators/onnx__Reshape.html.
 
     A shape computed at run time may also contain 0 (copied) and -1 (inferred). A run in which the
-    result would have another number of elements fails.
+    result would have another number of elements fails. Before opset 5 the shape is an attribute.
     """
+    if "shape" in ctx.attrs:
+        shape = relax.const(list(ctx.attrs["shape"]), "int64")
+        ctx = ctx.derive(inputs=[ctx.inputs[0], shape])
     sizes, target = read_symbolic(ctx.inputs[:1]), ctx.known_elements(ctx.inputs[1])
     if sizes and target is not None:
         return _reshape_sizes(sizes[0], target.tolist(), bool(ctx.attr("allowzero", 0)))
@@ -198,7 +202,7 @@ def tile(ctx: ConverterContext) -> Value:
     dims = known_dims(data)
     if dims is None or ctx.opset < 6 or all(isinstance(each, Constant) for each in ctx.inputs):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
-    repeats = sizes_of(ctx.bb, ctx.inputs[1])
+    repeats = sizes_of(ctx.bb, with_length(ctx.bb, ctx.inputs[1], len(dims)))
     if len(repeats) != len(dims):
         raise UnsupportedError(f"there are {len(repeats)} repeats for {len(dims)} axes")
     shape = [sym.Analyzer().simplify(a * b) for a, b in zip(dims, repeats, strict=True)]

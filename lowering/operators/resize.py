@@ -19,7 +19,7 @@ from ..values import Sizes, Value, as_int, as_tensor
 from .broadcasting import dims_of, known_dims
 from .registry import Accepts, ConverterContext, converts
 from .resize_kernels import Axis, Sampling, resize
-from .sizes import sizes_of
+from .sizes import sizes_of, with_length
 
 _LARGEST_DENOMINATOR = 64
 
@@ -70,6 +70,8 @@ def convert_resize(ctx: ConverterContext) -> Value:
     sampling = _sampling(ctx, is_old=is_old)
     rank = len(dims_of(data, "data"))
     axes = [axis % rank for axis in ctx.attr("axes", range(rank))]
+    if scales is None or sizes is None:  # The one that is given has a number for each axis.
+        scales, sizes = (with_length(ctx.bb, value, len(axes)) for value in (scales, sizes))
     windows = _windows(ctx, roi, sampling, len(axes))
     computed = ctx.cast(ctx.tensor(1), "float32") if None in windows else None
     operands = _ResizeOperands(ctx, data, axes, windows, sampling, computed)

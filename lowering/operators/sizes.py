@@ -17,7 +17,7 @@ from tvm import ir, relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..derived_sizes import is_nonnegative
-from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, is_prim, is_tensor
+from ..values import Constant, Sizes, Value, as_int, as_tensor, fresh_dim, is_prim, is_tensor, match
 from .broadcasting import known_dims
 from .registry import ConverterContext
 
@@ -165,6 +165,20 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     symbols = [fresh_dim(bb.get_unique_name("size")) for _ in range(length)]
     bb.match_cast(bb.normalize(relax.op.tensor_to_shape(tensor)), relax.ShapeType(symbols))
     return symbols
+
+
+def has_unknown_length(vector: Value | None) -> bool:
+    """Whether this is a vector whose number of elements is not known."""
+    is_tensor = isinstance(vector, relax.Expr) and isinstance(vector.ty, relax.TensorType)
+    dims = (known_dims(vector) if is_tensor else None) or []
+    return bool(dims) and as_int(dims[0]) is None
+
+
+def with_length(bb: Any, vector: Value | None, length: int) -> Value | None:
+    """A vector of unknown length, matched with the length that it must have; others as they are."""
+    if vector is None or not has_unknown_length(vector):
+        return vector
+    return match(bb, vector, relax.TensorType([length], vector.ty.dtype))
 
 
 def require_steps(bb: Any, value: Value) -> None:

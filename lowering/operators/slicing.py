@@ -31,7 +31,16 @@ from .broadcasting import (
     require_size,
 )
 from .registry import Accepts, ConverterContext, converts
-from .sizes import MOST_SIZES, read_sizes, read_symbolic, rearranged_sizes, require_steps, sizes_of
+from .sizes import (
+    MOST_SIZES,
+    has_unknown_length,
+    read_sizes,
+    read_symbolic,
+    rearranged_sizes,
+    require_steps,
+    sizes_of,
+    with_length,
+)
 
 _LAST_PART_MAY_BE_SMALLER = 18
 """The opset since which equal parts of a Split need not add up to the axis."""
@@ -81,7 +90,9 @@ def split(ctx: ConverterContext) -> Value:
 
     A run in which a size is negative, or the sizes do not add up to that of the axis, fails.
     """
-    data, given = ctx.tensor(0), ctx.inputs[1]
+    given = with_length(ctx.bb, ctx.inputs[1], ctx.num_outputs)
+    ctx = ctx.derive(inputs=[ctx.tensor(0), given])
+    data = ctx.inputs[0]
     dims = dims_of(data, "data")
     axis = ctx.attr("axis", 0) % len(dims)
     sizes = _split_sizes(ctx, dims[axis])
@@ -139,7 +150,7 @@ def slice_tensor(ctx: ConverterContext) -> Value:
     dims = known_dims(ctx.tensor(0))
     if sizes:
         dims = [tirx.IntImm("int64", size) for size in sizes[0].shape]
-    has_length = not _has_unknown_length(ctx.inputs[1])
+    has_length = not has_unknown_length(ctx.inputs[1])
     slices = _slices(ctx, dims) if dims is not None and has_length else None
     if sizes and slices is not None and all(along.is_constant for along in slices):
         return rearranged_sizes(sizes[0], functools.partial(_sliced, slices=slices))
@@ -418,19 +429,7 @@ def _with_known_length(ctx: ConverterContext) -> Sequence[Value]:
         return list(ctx.inputs)
     length = next(iter(lengths))
 
-    def with_length(bound: Value) -> Value:
-        if not _has_unknown_length(bound):
-            return bound
-        return match(ctx.bb, bound, relax.TensorType([length], bound.ty.dtype))
-
-    return [given[0], *(with_length(bound) for bound in given[1:3]), *given[3:]]
-
-
-def _has_unknown_length(bound: Value | None) -> bool:
-    """Whether a bound is a vector whose number of elements is not known."""
-    is_tensor = isinstance(bound, relax.Expr) and isinstance(bound.ty, relax.TensorType)
-    dims = (known_dims(bound) if is_tensor else None) or []
-    return bool(dims) and as_int(dims[0]) is None
+    return [given[0], *(with_length(ctx.bb, bound, length) for bound in given[1:3]), *given[3:]]
 
 
 def _slices(ctx: ConverterContext, dims: Sequence[Any]) -> list[SymbolicSlice] | None:

@@ -116,3 +116,14 @@ def test_a_bias_whose_size_the_run_finds_to_be_that_of_the_channels(imported: Lo
     model.check(random(2, 4, 7), random(6, 4, 3), random(6))
     with pytest.raises(Exception, match="6"):
         model.run(random(2, 4, 7), random(6, 4, 3), random(5))
+
+
+def test_groups_of_an_unknown_number_of_channels(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="the number of channels, which form groups"):
+        imported("""
+        g (float[n, c, h] x, float[d, 1, 3] w) => (float[?, ?, ?] y) {
+            y = ConvTranspose <group = 2> (x, w) }""")
+    model = imported("""
+    g (float[n, 4, h] x, float[d, 1, 3] w) => (float[?, ?, ?] y) {
+        y = ConvTranspose <group = 2> (x, w) }""")
+    model.check(random(2, 4, 5), random(4, 1, 3))

@@ -282,3 +282,43 @@ def test_unique_elements_of_several_axes(imported: Load, attributes: str) -> Non
     rng = np.random.default_rng(0)
     for shape in ((4, 3, 2), (1, 1, 1)):
         model.check(rng.integers(0, 5, shape))
+
+
+def test_scatter_elements_was_called_scatter(imported: Load) -> None:
+    model = imported("""
+    <ir_version: 4, opset_import: ["" : 9]>
+    g (float[a, b, c] x, int64[p, q, r] i, float[p, q, r] u) => (float[a, b, c] y) {
+        y = Scatter <axis = 1> (x, i, u) }""")
+    model.check(random(3, 4, 5), np.indices((2, 3, 4))[1], random(2, 3, 4))
+
+
+def test_scatter_nd_of_an_unknown_number_of_coordinates(imported: Load) -> None:
+    """The ranks of the three operands decide it."""
+    model = imported("""
+    g (float[a, b, c] x, int64[n, k] i, float[n, c] u) => (float[a, b, c] y) {
+        y = ScatterND (x, i, u) }""")
+    model.check(random(3, 4, 5), np.array([[0, 1], [-1, 3]]), random(2, 5))
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        model.run(random(3, 4, 5), np.array([[0], [2]]), random(2, 5))
+    with pytest.raises(UnsupportedError, match="updates with 3 axes do not fit data and indices"):
+        imported("""
+        g (float[a] x, int64[n, k] i, float[n, a, a] u) => (float[a] y) { y = ScatterND (x, i, u) }""")
+
+
+def test_gather_nd(imported: Load) -> None:
+    model = imported("""
+    g (float[a, b, c] x, int64[a, n, 1] i) => (float[?, ?, ?] y) {
+        y = GatherND <batch_dims = 1> (x, i) }""")
+    model.check(random(2, 4, 3), np.array([[[0], [3]], [[-1], [1]]]))
+    with pytest.raises(UnsupportedError, match="which decides the rank of the result"):
+        imported("g (float[a, b] x, int64[n, k] i) => (float[?, ?] y) { y = GatherND (x, i) }")
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 2), (0, 2, 2)])
+def test_no_elements_are_gathered(imported: Load, shape: tuple[int, ...]) -> None:
+    sizes = ", ".join(map(str, shape))
+    imported(f"""
+    g (float[a, b, c] x, int64[{sizes}] i) => (float[?, ?, ?] y) {{
+        y = GatherElements <axis = 1> (x, i) }}""").check(
+        random(3, 2, 2), np.zeros(shape, np.int64)
+    )

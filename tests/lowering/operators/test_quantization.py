@@ -318,3 +318,11 @@ def test_products_with_weights_of_few_bits(
     module = imported(model.SerializeToString())
     for shape in ((2, 3, depth), (1, 1, depth)):
         module.check(rng.standard_normal(shape).astype(np.float32))
+
+
+def test_dynamic_ranges(imported: Load) -> None:
+    """Where all data is 0, onnxruntime takes the scale 1."""
+    model = imported("""
+    g (float[n, m] x) => (uint8[n, m] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear (x) }""")
+    for data in (random(3, 4), np.zeros((2, 3)), np.full((1, 2), -5), np.full((2, 1), 7)):
+        model.check(data.astype(np.float32))

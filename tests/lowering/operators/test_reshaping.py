@@ -140,3 +140,11 @@ def test_a_size_that_an_exporter_rounds_towards_zero(imported: Load) -> None:
     assert output_dims(model) == ["b", "2", "2", "(n - 1) // 2 + 1"]
     valid = [(shape, (4, 1, 3)) for shape in ((2, 1, 7), (1, 1, 1), (0, 1, 4))]
     check_sizes(model, valid, [((2, 1, 0), (4, 1, 3))])
+
+
+def test_a_shape_that_is_an_attribute(imported: Load) -> None:
+    """As before opset 5; there, too, 0 is copied and -1 inferred."""
+    imported("""
+    <ir_version: 3, opset_import: ["" : 4]>
+    g (float[a, 3, b] x) => (float[?, ?, ?] y) { y = Reshape <shape = [-1, 0, 2]> (x) }
+    """).check(random(2, 3, 4))

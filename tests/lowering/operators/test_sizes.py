@@ -428,3 +428,25 @@ def test_a_quotient_that_may_be_negative_beside_a_convolution(imported: Load) ->
     }""")
     for columns in (1, 2, 3, 8):
         model.check(random(2, 1, columns), random(1, 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("node", "vector"),
+    [
+        ("y = Tile (x, v)", [2, 1]),
+        ("y = Pad (x, v)", [1, 0, 0, 2]),
+        ('y = Pad <mode = "edge"> (x, v, , one)', [1, 2]),
+        ("y, z = Split <axis = 1> (x, v)", [1, 3]),
+        ("s = Cast <to = 1> (v) y = Resize (x, , s)", [2, 3]),
+    ],
+    ids=["Tile", "Pad", "Pad along an axis", "Split", "Resize"],
+)
+def test_vectors_of_unknown_length(imported: Load, node: str, vector: list[int]) -> None:
+    """The operator decides the length."""
+    results = "float[?, ?] y, float[?, ?] z" if "z =" in node else "float[?, ?] y"
+    model = imported(f"""
+    <ir_version: 8, opset_import: ["" : 18]>
+    g (float[a, b] x, int64[n] v) => ({results}) <int64[1] one = {{1}}> {{ {node} }}""")
+    model.check(random(2, 4), np.array(vector))
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        model.run(random(2, 4), np.array([*vector, 1]))
