@@ -19,7 +19,7 @@ from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Sizes, Value, as_int
-from .accumulation import accumulate_in_float32
+from .accumulation import accumulate_in_float32, widen_bfloat16
 from .broadcasting import (
     broadcast_to,
     broadcast_together,
@@ -125,8 +125,13 @@ def arithmetic(ctx: ConverterContext) -> Value:
         of_tensors = _without_zero_divisor(of_tensors)
     if choose is None:
         return convert_broadcast(of_tensors)
+    return widen_bfloat16(functools.partial(_extreme, choose))(of_tensors)
+
+
+def _extreme(choose: Callable[[Any, Any], Any], ctx: ConverterContext) -> Value:
+    """The minimum or maximum of any number of tensors."""
     # Constants first: with a number on the left, TVM's kernel keeps a NaN on the right.
-    tensors = sorted(of_tensors.inputs, key=lambda value: not isinstance(value, Constant))
+    tensors = sorted(ctx.inputs, key=lambda value: not isinstance(value, Constant))
     return functools.reduce(functools.partial(_pairwise, ctx.bb, choose), tensors)
 
 
@@ -221,6 +226,7 @@ def _pairwise(bb: Any, combine: Callable[[Any, Any], Any], left: Value, right: V
 
 
 @converts("Mod", accepts=Accepts.SYMBOLIC)
+@widen_bfloat16
 def modulo(ctx: ConverterContext) -> Value:
     """Mod, see https://onnx.ai/onnx/operators/onnx__Mod.html.
 
@@ -330,6 +336,8 @@ def power(ctx: ConverterContext) -> Value:
     if is_square and "float" in str(dtype) and known_dims(ctx.inputs[0]):
         return relax.op.multiply(ctx.inputs[0], ctx.inputs[0])
     kind = str(dtype) if "float" in str(dtype) else "float64"
+    if kind == "bfloat16":  # TVM has no power of it.
+        kind = "float32"
     operands = [
         value if str(value.ty.dtype) == kind else ctx.bb.normalize(relax.op.astype(value, kind))
         for value in (ctx.inputs[0], ctx.inputs[1])
@@ -364,7 +372,15 @@ def _in_float32(ctx: ConverterContext) -> tuple[Value, str]:
     return ctx.cast(ctx.inputs[0], dtype if dtype == "float64" else "float32"), dtype
 
 
+@converts("IsNaN")
+@widen_bfloat16
+def is_nan(ctx: ConverterContext) -> Value:
+    """IsNaN, see https://onnx.ai/onnx/operators/onnx__IsNaN.html."""
+    return ctx.by_tvm()
+
+
 @converts("Sign")
+@widen_bfloat16
 def sign(ctx: ConverterContext) -> Value:
     """Sign, see https://onnx.ai/onnx/operators/onnx__Sign.html.
 

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..values import Constant, Value, as_int, is_tensor
+from .accumulation import widen_bfloat16
 from .broadcasting import ONE, ZERO, known_dims
 from .registry import ConverterContext, converts
 
@@ -57,6 +58,7 @@ def reduce_extreme(
 
 
 @converts("ArgMax", "ArgMin")
+@widen_bfloat16
 def arg_extreme(ctx: ConverterContext) -> Value:
     """ArgMax and ArgMin, see https://onnx.ai/onnx/operators/onnx__ArgMax.html."""
     data = ctx.inputs[0]

@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Value, as_int, as_tensor
-from .accumulation import accumulate_in_float32
+from .accumulation import accumulate_in_float32, widen_bfloat16
 from .broadcasting import ONE, ZERO, broadcast_to, dims_of, known_dims
 from .extremes import highest, lowest, reduce_extreme
 from .registry import Accepts, ConverterContext, converts
@@ -71,6 +71,7 @@ _HARDMAX_OF_ONE_AXIS = 13
 
 
 @converts("Hardmax")
+@widen_bfloat16
 def hardmax(ctx: ConverterContext) -> Value:
     """Hardmax, see https://onnx.ai/onnx/operators/onnx__Hardmax.html: 1 at the first maximum."""
     bb, data = ctx.bb, ctx.inputs[0]

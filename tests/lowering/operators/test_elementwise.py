@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tvm
@@ -244,3 +247,37 @@ def test_gelu_of_negative_numbers(imported: Load, dtype: str, approximate: str) 
     (expected,) = model.session.run(None, {"x": x})
     rtol, atol = (1e-5, 1e-6) if dtype == "float" else (2e-3, 1e-6)
     np.testing.assert_allclose(model.run(x)[0], expected, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("node", "compute"),
+    [
+        ("Sign (x)", np.sign),
+        ("IsNaN (x)", np.isnan),
+        ("Max (x, b)", lambda x, b: np.maximum(x, b)),
+        ("Min (x, b)", lambda x, b: np.minimum(x, b)),
+        ("Pow (x, b)", lambda x, b: np.power(x, b)),
+        ("Mod <fmod = 1> (x, b)", lambda x, b: np.fmod(x, b)),
+        ("ArgMax <axis = 0, keepdims = 0> (b)", np.argmax),
+        ("Hardmax <axis = 0> (b)", lambda b: (b == b.max()) * np.float32(1)),
+    ],
+    ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
+)
+def test_bfloat16(imported: Load, node: str, compute: Callable[..., Any]) -> None:
+    """onnxruntime has no kernels for it."""
+    given = {
+        "x": np.array([1, -2.5, 0, np.nan, 300, -0.125], np.float32),
+        "b": np.array([2, 3, 1, 1, 0.5, 2], np.float32),
+    }
+    names = [name for name in given if re.search(rf"\b{name}\b", node.partition("(")[2])]
+    wanted = np.asarray(compute(*(given[name] for name in names)))
+    kind = {"b": "bool", "i": "int64", "f": "bfloat16"}[wanted.dtype.kind]
+    inputs = ", ".join(f"bfloat16[n] {name}" for name in names)
+    shape = "[n]" if wanted.ndim else ""
+    model = imported(f"""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g ({inputs}) => ({kind}{shape} y) {{ y = {node} }}""")
+    (got,) = model.run(*(given[name].astype(ml_dtypes.bfloat16) for name in names))
+    if kind == "bfloat16":
+        wanted, got = wanted.astype(ml_dtypes.bfloat16), got.astype(np.float32)
+    np.testing.assert_array_equal(got, wanted.astype(got.dtype))
