@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ...rewrite.facts.einsum import einsum_letters
+from ...rewrite.graph.einsum import einsum_letters
 from ..values import Value, as_int, fresh_dim
 from .accumulation import accumulate_in_float32
 from .broadcasting import ONE, broadcast_dims, broadcast_to, known_dims, match_dims

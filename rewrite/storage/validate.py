@@ -14,8 +14,8 @@ import onnxruntime
 from onnx import AttributeProto, TensorProto
 
 from ..errors import ModelError
-from ..facts.einsum import is_equation
 from ..graph import ir
+from ..graph.einsum import is_equation
 from ..graph.labels import body_label, node_label, standard_name, within
 from ..graph.operators import (
     STANDARD_DOMAINS,

@@ -13,9 +13,9 @@ import numpy as np
 
 from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
-from ...rewrite.facts.einsum import einsum_letters
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.facts.slices import AxisSlice
+from ...rewrite.graph.einsum import einsum_letters
 from ...rewrite.graph.ir import Node
 from . import affine_forms, lifting, weights
 from .affine_forms import ActivatedForm, AffineForm

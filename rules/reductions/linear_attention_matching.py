@@ -11,8 +11,8 @@ from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.rule import Match
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.counted_loop import CountedLoop
-from ...rewrite.facts.einsum import einsum_letters
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
+from ...rewrite.graph.einsum import einsum_letters
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim

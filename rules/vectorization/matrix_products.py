@@ -9,8 +9,8 @@ from onnx import helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
-from ...rewrite.facts.einsum import einsum_letters
 from ...rewrite.facts.splat import is_zero
+from ...rewrite.graph.einsum import einsum_letters
 from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.symbolic import Dim
 from .batching import BatchedNode, Plan, align_rank, batching_rule, same_operator

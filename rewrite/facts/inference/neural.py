@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ... import symbolic
+from ...graph.einsum import einsum_letters
 from ...symbolic import Dim
-from ..einsum import einsum_letters
 from ..fact import BOOL, FLOAT, INT64, Fact
 from .broadcast import broadcast
 from .fallback import infer_by_schema
