@@ -142,7 +142,7 @@ TimeLimit = Annotated[
         "--time-limit",
         metavar="SECONDS",
         min=0.1,
-        help="Compare the runs of each model for at most this time, by default 120 seconds.",
+        help="Stop comparing runs of a model after this time, by default 120 seconds.",
         show_default=False,
     ),
 ]

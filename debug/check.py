@@ -53,7 +53,7 @@ ORIGINAL, REWRITTEN, RELAX = "original", "rewritten", "Relax"
 EQUAL, DIFFERENT, CRASHED, UNSTABLE = "equal", "different", "crashed", "unstable"
 _WORST_FIRST = (DIFFERENT, CRASHED, UNSTABLE, EQUAL)
 CASES = 7
-"""The inputs at which the columns are compared."""
+"""The number of inputs on which the columns are compared."""
 LATENCY_SECONDS = 0.1
 
 
@@ -185,8 +185,8 @@ def check(
             sides[RELAX] = replace(sides[RELAX], random=[*sides[RELAX].random, *unsorted])
             named = ", ".join(f"`{name}`" for name in unsorted)
             checked.notes.append(
-                "TopK need not sort them, so that only types and shapes were compared between "
-                f"onnxruntime and TVM: {named}"
+                f"only types and shapes of {named} were compared between onnxruntime and TVM: TopK "
+                "need not sort them"
             )
         feeds = []
         for case in cases:

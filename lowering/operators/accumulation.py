@@ -21,7 +21,7 @@ def accumulate_in_float32(convert: ConverterFunction) -> ConverterFunction:
     For operators whose first output sums elements of the inputs, or cancels. That output gets the
     type of the input back; the other outputs keep the type that the converter gives them.
     """
-    return _in_float32(convert, ("float16", "bfloat16"))
+    return _widen(convert, ("float16", "bfloat16"))
 
 
 def widen_bfloat16(convert: ConverterFunction) -> ConverterFunction:
@@ -29,10 +29,10 @@ def widen_bfloat16(convert: ConverterFunction) -> ConverterFunction:
 
     For operators that TVM cannot compile for it. A first output of float32 gets the type back.
     """
-    return _in_float32(convert, ("bfloat16",))
+    return _widen(convert, ("bfloat16",))
 
 
-def _in_float32(convert: ConverterFunction, narrow: Collection[str]) -> ConverterFunction:
+def _widen(convert: ConverterFunction, narrow: Collection[str]) -> ConverterFunction:
     @functools.wraps(convert)
     def converted(ctx: ConverterContext) -> Value:
         bb, dtype = ctx.bb, _dtype(ctx.inputs[0])

@@ -136,6 +136,7 @@ def _extreme(choose: Callable[[Any, Any], Any], ctx: ConverterContext) -> Value:
 
 
 @converts("Clip")
+@widen_bfloat16
 def clip(ctx: ConverterContext) -> Value:
     """Clip, see https://onnx.ai/onnx/operators/onnx__Clip.html.
 
@@ -556,6 +557,7 @@ def bit_cast(ctx: ConverterContext) -> Value:
 
 
 @converts("IsInf")
+@widen_bfloat16
 def is_infinite(ctx: ConverterContext) -> Value:
     """IsInf, see https://onnx.ai/onnx/operators/onnx__IsInf.html.
 

@@ -14,6 +14,7 @@ from ...rewrite.errors import UnsupportedError
 from ..kernel_call import call_kernel
 from ..small_kernels import range_along
 from ..values import Constant, Sizes, Value, as_int, match
+from .accumulation import widen_bfloat16
 from .broadcasting import ONE, ZERO, dims_of, known_dims, match_dims, require_size
 from .registry import Accepts, ConverterContext, converts
 from .sizes import read_sizes, rearranged_sizes, size_of
@@ -134,7 +135,8 @@ def scatter_elements(ctx: ConverterContext) -> Value:
     """ScatterElements, see https://onnx.ai/onnx/operators/onnx__ScatterElements.html.
 
     TVM's kernel takes all axes before and after the one that is written to as one each, so that it
-    writes to wrong places where such an axis of the data is longer than that of the indices.
+    writes to wrong places where such an axis of the data is longer than that of the indices. A run
+    in which one is shorter fails.
     """
     data, indices, updates = ctx.inputs[0], ctx.inputs[1], ctx.inputs[2]
     dims, places = dims_of(data, "data"), dims_of(indices, "indices")
@@ -143,8 +145,11 @@ def scatter_elements(ctx: ConverterContext) -> Value:
     axis, reduction = ctx.attr("axis", 0) % len(dims), ctx.attr("reduction", "none")
     if reduction not in _REDUCTIONS:
         raise UnsupportedError(f"the reduction is {reduction!r}, not {' or '.join(_REDUCTIONS)}")
-    inner = [other for other in range(1, len(dims)) if other not in (axis, axis + 1)]
     analyzer = sym.Analyzer()
+    for other, (size, own) in enumerate(zip(places, dims, strict=True)):
+        if other != axis and not analyzer.can_prove_equal(size, own):
+            data = require_size(ctx.bb, data, other, own + tirx.max(size - own, ZERO))
+    inner = [other for other in range(1, len(dims)) if other not in (axis, axis + 1)]
     if all(analyzer.can_prove_equal(dims[other], places[other]) for other in inner):
         kind = "update" if reduction == "none" else reduction
         return relax.op.scatter_elements(data, indices, updates, axis=axis, reduction=kind)
@@ -200,6 +205,7 @@ _SELECTED = ("float32", "float64", "int32", "int64")
 
 
 @converts("TopK", accepts=Accepts.SIZES)
+@widen_bfloat16
 def top_k(ctx: ConverterContext) -> Value:
     """TopK, see https://onnx.ai/onnx/operators/onnx__TopK.html.
 

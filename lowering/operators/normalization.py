@@ -50,13 +50,19 @@ def layer_normalization(ctx: ConverterContext) -> Value:
 
 def _layer_normalization_by_rows(ctx: ConverterContext) -> Value:
     """A LayerNormalization whose scale or bias differs from row to row."""
-    bb, (data, scale, bias) = ctx.bb, (ctx.inputs[slot] for slot in range(3))
+    bb, rank = ctx.bb, len(dims_of(ctx.inputs[0], "data"))
+    for operand in ctx.inputs[1:]:
+        if operand is not None and operand.ty.ndim > rank:
+            raise UnsupportedError(f"the data has {rank} axes, its scale or bias more")
+    data, scale, *biases = _with_sizes_of_axes(ctx, list(range(rank)))
     dims = dims_of(data, "data")
     sizes = relax.ShapeExpr([dims[axis] for axis in _trailing_axes(ctx)])
     ones = bb.normalize(relax.op.ones(sizes, str(scale.ty.dtype)))
     normal, *statistics = bb.normalize(layer_normalization(ctx.derive(inputs=[data, ones]))).fields
-    scaled = ctx.apply("Mul", normal, scale)
-    return relax.Tuple([scaled if bias is None else ctx.apply("Add", scaled, bias), *statistics])
+    result = bb.normalize(relax.op.multiply(normal, scale))
+    for bias in biases:
+        result = result if bias is None else bb.normalize(relax.op.add(result, bias))
+    return relax.Tuple([result, *statistics])
 
 
 @converts("RMSNormalization")

@@ -30,7 +30,8 @@ _HAS_PRECISION = 23
 def dynamic_quantize_linear(ctx: ConverterContext) -> Value:
     """DynamicQuantizeLinear, see https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html.
 
-    Where all data is 0, so is the specified scale. As in onnxruntime, it is 1, and the result is 0.
+    Where all data is 0, the scale is 1 and the result 0, as in onnxruntime; as specified, the scale
+    would be 0.
     """
     bb, data = ctx.bb, ctx.inputs[0]
     zero, one, most = (relax.const(number, "float32") for number in (0, 1, 255))

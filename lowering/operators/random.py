@@ -79,11 +79,12 @@ def multinomial(ctx: ConverterContext) -> Value:
 
 @converts("Dropout")
 def dropout(ctx: ConverterContext) -> Value:
-    """Dropout, see https://onnx.ai/onnx/operators/onnx__Dropout.html: the data and a mask of ones.
+    """Dropout, see https://onnx.ai/onnx/operators/onnx__Dropout.html.
 
-    In training mode elements are 0 at random, the others are scaled, and the mask says which. The
-    prenet of Tacotron 2 does so when it is used, too (Shen et al., Natural TTS Synthesis by
-    Conditioning WaveNet on Mel Spectrogram Predictions, 2018).
+    (data, ratio, training mode) -> (data, mask). In training mode, elements are 0 at random, the
+    others are scaled, and the mask is 1 for those; else the mask is all ones. The prenet of
+    Tacotron 2 also drops elements at inference (Shen et al., Natural TTS Synthesis by Conditioning
+    WaveNet on Mel Spectrogram Predictions, 2018). A ratio that is not from 0 to 1 is not refused.
     """
     data, ratio, training = (ctx.inputs[slot] for slot in range(3))
     dtype = data.ty.dtype

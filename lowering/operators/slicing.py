@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tvm import relax, sym, te, tirx
 
+from ...rewrite.errors import UnsupportedError
 from ...rewrite.facts.slices import END
 from ..derived_sizes import DerivedSizes
 from ..small_kernels import range_along
@@ -159,7 +160,7 @@ def slice_tensor(ctx: ConverterContext) -> Value:
         require_steps(ctx.bb, steps)
     decided = all(isinstance(value, Constant | None) for value in (ctx.inputs[3], steps))
     if dims is not None and not (decided and has_length):
-        return _slice_by_steps(ctx, data, dims)
+        return _slice_at_run_time(ctx, data, dims)
     if dims is None or slices is None or _is_static(ctx, slices, dims):
         return ctx.by_tvm([data, *ctx.inputs[1:]])
     slices = [replace(along, axis=along.axis % len(dims)) for along in slices]
@@ -170,25 +171,22 @@ def slice_tensor(ctx: ConverterContext) -> Value:
     return _slice_flipped(ctx.bb, data, dims, slices) if slices else data
 
 
-def _slice_by_steps(ctx: ConverterContext, data: Value, dims: Sequence[Any]) -> Value:
-    """Slices whose axes, or steps of either sign, the run computes."""
+def _slice_at_run_time(ctx: ConverterContext, data: Value, dims: Sequence[Any]) -> Value:
+    """Slices whose axes, number, or steps of either sign the run computes."""
     bb, rank = ctx.bb, len(dims)
     starts, ends, given, steps = (ctx.inputs[slot] for slot in range(1, 5))
     if steps is None:
         steps = relax.op.ones_like(as_tensor(bb, starts))
-    vectors = [
-        bb.normalize(relax.op.astype(as_tensor(bb, vector), "int64"))
-        for vector in (starts, ends, steps)
-    ]
-    length = as_int((known_dims(vectors[2]) or [None])[0])
+    vectors = _of_one_length(bb, [starts, ends, steps, *([] if given is None else [given])])
+    length = as_int(dims_of(vectors[0], "starts")[0])
     axes = ctx.known_elements(given) if given is not None else np.arange(length or 0)
-    if axes is None or length != len(axes):
-        if given is not None:
-            vectors.append(bb.normalize(relax.op.astype(as_tensor(bb, given), "int64")))
-        spread = bb.emit(ctx.call_te(_spread, rank, *vectors, name="slices_of_all_axes"))
-        rows = [relax.op.take(spread, relax.const(row, "int64"), axis=0) for row in range(3)]
-        vectors, axes = [bb.normalize(row) for row in rows], np.arange(rank)
+    if length is None or axes is None:
+        vectors, axes = _bounds_of_all_axes(ctx, rank, vectors), np.arange(rank)
+    elif any(not -rank <= axis < rank for axis in axes):
+        raise UnsupportedError(f"it slices an axis that data with {rank} axes does not have")
     places = {int(axis) % rank: k for k, axis in enumerate(axes)}
+    if len(places) < len(axes):
+        raise UnsupportedError("it slices one axis twice")
     sizes = as_tensor(bb, relax.ShapeExpr([dims[int(axis)] for axis in axes]))
     found = bb.emit(ctx.call_te(_firsts_and_counts, *vectors[:3], sizes, name="slice_bounds"))
     of_counts = bb.normalize(relax.op.take(found, relax.const(1, "int64"), axis=0))
@@ -205,27 +203,60 @@ def _slice_by_steps(ctx: ConverterContext, data: Value, dims: Sequence[Any]) -> 
     return ctx.call_te(compute, data, found, vectors[2], *counts, name="slice")
 
 
-def _spread(rank: int, starts: Any, ends: Any, steps: Any, axes: Any = None) -> Any:
-    """[3, rank]: the start, end and step along each axis, from those along some axes.
+def _of_one_length(bb: Any, given: Sequence[Value]) -> list[Value]:
+    """Vectors of int64; a run in which their lengths differ fails."""
+    vectors = [bb.normalize(relax.op.astype(as_tensor(bb, each), "int64")) for each in given]
+    lengths = [dims_of(vector, "bounds")[0] for vector in vectors]
+    length = next((each for each in lengths if as_int(each) is not None), lengths[0])
+    if any(as_int(each) not in (None, as_int(length)) for each in lengths):
+        raise UnsupportedError("its starts, ends, axes and steps are not equally many")
+    return [match(bb, vector, relax.TensorType([length], "int64")) for vector in vectors]
 
-    Without `axes` they are along the first ones.
+
+def _bounds_of_all_axes(ctx: ConverterContext, rank: int, vectors: Sequence[Value]) -> list[Value]:
+    """The start, end and step along each axis, from those along some axes.
+
+    A run fails in which an axis is given twice, or is one that the data does not have.
+    """
+    bb, length = ctx.bb, dims_of(vectors[0], "starts")[0]
+    spread = bb.emit(ctx.call_te(_spread, rank, *vectors, name="bounds_of_all_axes"))
+    rows = [
+        bb.normalize(relax.op.take(spread, relax.const(row, "int64"), axis=0)) for row in range(4)
+    ]
+    often, total = (
+        bb.normalize(relax.op.reshape(bb.normalize(value), [1]))
+        for value in (relax.op.max(rows[3]), relax.op.sum(rows[3]))
+    )
+    largest = fresh_dim("largest")
+    bb.match_cast(bb.normalize(relax.op.tensor_to_shape(often)), relax.ShapeType([largest]))
+    bb.match_cast(
+        bb.normalize(relax.op.tensor_to_shape(total)),
+        relax.ShapeType([length + tirx.max(largest - 1, ZERO)]),
+    )
+    return rows[:3]
+
+
+def _spread(rank: int, starts: Any, ends: Any, steps: Any, axes: Any = None) -> Any:
+    """[4, rank]: the start, end and step along each axis, and how often it is given.
+
+    Without `axes` the bounds are along the first axes.
     """
     k = te.reduce_axis((0, starts.shape[0]), name="k")
     axis = k.var if axes is None else tirx.Select(axes(k) < 0, axes(k) + rank, axes(k))
 
-    def found(row: Any, along: Any) -> Any:
-        given = tirx.Select(row == 0, starts(k), tirx.Select(row == 1, ends(k), steps(k)))
-        counted = tirx.Select(row == 3, ONE, given)
-        return te.sum(tirx.Select(axis == along, counted, ZERO), axis=k)
+    def given(row: Any, along: Any) -> Any:
+        bound = tirx.Select(row == 0, starts(k), tirx.Select(row == 1, ends(k), steps(k)))
+        return te.sum(tirx.Select(axis == along, tirx.Select(row == 3, ONE, bound), ZERO), axis=k)
 
-    sums = te.compute([4, rank], found, name="sums")
+    sums = te.compute([4, rank], given, name="sums")
     end = tirx.IntImm("int64", END)
 
     def element(row: Any, along: Any) -> Any:
         whole = tirx.Select(row == 0, ZERO, tirx.Select(row == 1, end, ONE))
-        return tirx.Select(sums(3, along) == 0, whole, sums(row, along))
+        is_whole = tirx.all(row < 3, sums(3, along) == 0)
+        return tirx.Select(is_whole, whole, sums(row, along))
 
-    return te.compute([3, rank], element, name="slices_of_all_axes")
+    return te.compute([4, rank], element, name="bounds_of_all_axes")
 
 
 def _firsts_and_counts(starts: Any, ends: Any, steps: Any, sizes: Any) -> Any:

@@ -10,7 +10,7 @@ from ..facts.fact import Fact
 from ..facts.facts import Facts
 from ..graph.body_forms import can_copy, copied_slots
 from ..graph.ir import Node, Tensor, bodies
-from ..graph.operators import is_in_runtime, operator, runtime_operator
+from ..graph.operators import operator
 from .edits import Edits, PatchError
 from .miss import Miss, describe
 
@@ -144,8 +144,6 @@ def _copied_body_outputs(patch: Edits) -> Iterator[Tensor]:
 def need_in_opset(node: Node, facts: Facts, opset: int) -> None:
     """Raises Miss where an opset lacks an operator of the standard domain, or its form."""
     found = operator(node.op, "", opset)
-    if found is None and is_in_runtime(node.op, "", opset):  # as another node of the model is
-        found = runtime_operator(node.op, "")
     if found is None:
         raise Miss("the result needs {}, which opset {} lacks", node.op, opset)
     fits = found.min_inputs <= len(node.inputs) <= found.max_inputs

@@ -9,7 +9,7 @@ _EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
 
 
 def is_equation(text: str) -> bool:
-    """Whether a text is an equation; onnx reads some others for ever."""
+    """Whether a text is an equation. Reading two ellipses in one operand, onnx does not end."""
     return _EQUATION.fullmatch(text.replace(" ", "")) is not None
 
 

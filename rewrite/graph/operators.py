@@ -127,6 +127,7 @@ def is_in_runtime(op: str, domain: str, opset: int) -> bool:
     return bool(found) and not max(found, key=lambda s: int(s.since_version)).deprecated
 
 
+@cache
 def runtime_version(domain: str) -> int:
     """The newest version of an operator set that onnxruntime has; 0 if it has none."""
     found = (s.since_version for (each, _), s in _runtime_schemas().items() if each == domain)

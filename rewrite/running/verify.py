@@ -639,13 +639,14 @@ def no_case_reason(cases: Cases) -> str:
     if not cases.refused:
         return "there was no time to run the original model"
     found = f"with: {cases.last_refusal}"
-    if cases.refused > 1:
-        found = f"{cases.refused} generated inputs, the last one {found}"
+    if cases.refused == 1:
+        every = found = f"the generated input {found}"
     else:
-        found = f"the generated input {found}"
+        found = f"{cases.refused} generated inputs, the last one {found}"
+        every = f"all of {found}"
     if cases.ended_early:
         return f"the time limit ended after the original model failed for {found}"
-    return f"the original model fails for {'all of ' * (cases.refused > 1)}{found}"
+    return f"the original model fails for {every}"
 
 
 def tested_sizes(sizes: Sequence[DimSizes]) -> Iterator[str]:

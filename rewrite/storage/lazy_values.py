@@ -22,7 +22,7 @@ from .external import is_external, read, stored_bytes
 class StoredValues(LazyArray):
     """A TensorProto of the file; external data stays on disk until `load`.
 
-    Raises ModelError if the bytes in the file are more or fewer than the elements take.
+    Raises ModelError if the model stores more or fewer bytes than the elements take.
     """
 
     def __init__(self, tensor: onnx.TensorProto, base_dir: str) -> None:

@@ -48,7 +48,7 @@ def downstream(index: Index, start: Node) -> Iterator[Node]:
                 yield reader
                 pending.extend(reader.outputs)
                 for body in bodies(reader):
-                    # Neither the number of an iteration nor its condition depends on others.
+                    # Within a body that runs, the condition is true; the iteration number is a counter.
                     pending.extend(body.inputs[2 if reader.op == "Loop" else 0 :])
                 graph = index.graph_of(reader)
                 reader = None if graph is index.home(tensor) else index.owner(graph)

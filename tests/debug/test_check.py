@@ -216,7 +216,7 @@ def test_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "CASES", 1000)
     text = "g (float[N] x) => (float[N] y) { y = Sin(x) }"
     few = check(write(tmp_path / "m.onnx", text), Settings(), with_tvm=False, seconds=0.02)
-    assert 0 < len(few.runs) < 1000
+    assert 0 < len(few.runs) < 200
     assert ENDED_EARLY in few.notes
 
 
@@ -226,7 +226,7 @@ def test_results_in_any_order(tmp_path: Path) -> None:
         <int64[1] k = {20}> { y, i = TopK <sorted = 0> (x, k) z, j = TopK (x, k) }"""
     found = check(write(tmp_path / "topk.onnx", text), Settings(), with_latency=False)
     assert found.status == 0
-    assert found.notes[0].endswith("between onnxruntime and TVM: `y`, `i`")
+    assert found.notes[0].startswith("only types and shapes of `y`, `i` were compared")
 
 
 def test_an_original_that_does_not_run(tmp_path: Path) -> None:

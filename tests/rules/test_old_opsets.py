@@ -52,6 +52,7 @@ OLDER_MAPS = {
     for name, work in ALL.items()
     for opset in MUST_FIRE
     if _loads(model := downgraded(parse(map_text(work, loop=False), opset=18), opset))
+    and name != "layer norm"  # onnxruntime runs one in these opsets, but no rule makes one
 }
 
 

@@ -253,6 +253,8 @@ def test_gelu_of_negative_numbers(imported: Load, dtype: str, approximate: str) 
     ("node", "compute"),
     [
         ("Sign (x)", np.sign),
+        ("IsInf (x)", np.isinf),
+        ("Clip (x, , k)", lambda x: np.minimum(x, 2)),
         ("IsNaN (x)", np.isnan),
         ("Max (x, b)", lambda x, b: np.maximum(x, b)),
         ("Min (x, b)", lambda x, b: np.minimum(x, b)),
@@ -276,7 +278,8 @@ def test_bfloat16(imported: Load, node: str, compute: Callable[..., Any]) -> Non
     shape = "[n]" if wanted.ndim else ""
     model = imported(f"""
     <ir_version: 10, opset_import: ["" : 21]>
-    g ({inputs}) => ({kind}{shape} y) {{ y = {node} }}""")
+    g ({inputs}) => ({kind}{shape} y) {{
+        two = Constant <value_float = 2.0> () k = Cast <to = 16> (two) y = {node} }}""")
     (got,) = model.run(*(given[name].astype(ml_dtypes.bfloat16) for name in names))
     if kind == "bfloat16":
         wanted, got = wanted.astype(ml_dtypes.bfloat16), got.astype(np.float32)

@@ -322,3 +322,13 @@ def test_no_elements_are_gathered(imported: Load, shape: tuple[int, ...]) -> Non
         y = GatherElements <axis = 1> (x, i) }}""").check(
         random(3, 2, 2), np.zeros(shape, np.int64)
     )
+
+
+def test_scatter_elements_beside_shorter_axes(imported: Load) -> None:
+    text = """g (float[{0}] x, int64[{1}] i, float[{1}] u) => (float[?, ?] y) {{
+        y = ScatterElements (x, i, u) }}"""
+    model = imported(text.format("a, b", "c, d"))
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        model.run(random(3, 2), np.zeros((1, 4), np.int64), random(1, 4))
+    with pytest.raises(UnsupportedError):
+        imported(text.format("3, 2", "1, 4"))

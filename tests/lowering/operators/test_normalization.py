@@ -10,6 +10,7 @@ import pytest
 import tvm
 
 import looplift
+from looplift.rewrite.errors import UnsupportedError
 
 from ..compiled import virtual_machine
 from .inputs import Load, random
@@ -219,3 +220,13 @@ def test_channels_whose_number_the_run_finds_equal(
     )
     shape = (2, 5, 4) if operator == "RMSNormalization" else (2, 4, 5)
     model.check(random(*shape), *(np.abs(random(4)) for _ in names))
+
+
+def test_layer_normalization_with_a_scale_that_does_not_fit(imported: Load) -> None:
+    model = imported("""
+    g (float[a, b] x, float[2, 3] s) => (float[?, ?] y) { y = LayerNormalization (x, s) }""")
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        model.run(random(1, 3), random(2, 3))
+    with pytest.raises(UnsupportedError, match="the data has 2 axes, its scale or bias more"):
+        imported("""
+        g (float[a, b] x, float[1, a, b] s) => (float[?, ?] y) { y = LayerNormalization (x, s) }""")

@@ -252,3 +252,48 @@ def test_a_part_without_elements_has_the_other_sizes(imported: Load) -> None:
     model.check(random(2, 2), random(2, 2))
     with pytest.raises(RuntimeError, match="match_cast"):
         model.run(random(2, 2), random(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("declared", "given"),
+    [
+        ("int64[n] s, int64[m] e, int64[m] along", ([0, 1], [1], [0])),
+        ("int64[n] s, int64[n] e, int64[n] along", ([0], [1], [3])),
+        ("int64[n] s, int64[n] e, int64[n] along", ([0], [1], [-4])),
+        ("int64[n] s, int64[n] e, int64[n] along", ([0, 0], [1, 1], [1, -2])),
+        ("int64[n] s, int64[n] e", ([0] * 4, [1] * 4)),
+    ],
+    ids=[
+        "other lengths",
+        "no such axis",
+        "no such axis from the end",
+        "one axis twice",
+        "too many",
+    ],
+)
+def test_computed_axes_that_do_not_fit(
+    imported: Load, declared: str, given: tuple[list[int], ...]
+) -> None:
+    names = ", ".join(part.split()[1] for part in declared.split(", "))
+    model = imported(
+        f"g (float[a, b, c] x, {declared}) => (float[?, ?, ?] y) {{ y = Slice (x, {names}) }}"
+    )
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        model.run(random(3, 4, 2), *map(np.array, given))
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ("int64[2] s, int64[2] e, int64[1] along", "are not equally many"),
+        ("int64[4] s, int64[4] e, int64[4] along, int64[4] step", "an axis that data with 3 axes"),
+        ("int64[2] s, int64[2] e, int64[2] along, int64[2] step", "one axis twice"),
+    ],
+)
+def test_axes_that_cannot_fit(imported: Load, declared: str, message: str) -> None:
+    names = [part.split()[1] for part in declared.split(", ")]
+    if "step" in names:
+        names[2] = "few" if "[2]" in declared else ""
+    with pytest.raises(UnsupportedError, match=message):
+        imported(f"""g (float[a, b, c] x, {declared}) => (float[?, ?, ?] y)
+            <int64[2] few = {{1, -2}}> {{ y = Slice (x, {", ".join(names)}) }}""")
