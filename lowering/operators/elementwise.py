@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
-from tvm import relax, te, tirx
+from tvm import ir, relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Sizes, Value, as_int
@@ -67,6 +67,7 @@ _LOGIC: Mapping[str, Callable[..., Any]] = {
     "Or": np.logical_or,
     "Xor": np.logical_xor,
 }
+_ADD, _SUBTRACT = ir.Op.get("relax.add"), ir.Op.get("relax.subtract")
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 """The defaults of Selu's attributes."""
 _CLIP_WITH_INPUTS = 11
@@ -123,9 +124,65 @@ def arithmetic(ctx: ConverterContext) -> Value:
         if _is_narrow_integer(of_tensors.inputs[0]):
             return _in_int32(of_tensors)
         of_tensors = _without_zero_divisor(of_tensors)
+    if ctx.op_type == "Sub":
+        of_tensors = _without_cancellation(of_tensors)
+    elif ctx.op_type == "Mul":
+        of_tensors = _without_zero_factor(of_tensors)
     if choose is None:
         return convert_broadcast(of_tensors)
     return widen_bfloat16(functools.partial(_extreme, choose))(of_tensors)
+
+
+def _without_cancellation(ctx: ConverterContext) -> ConverterContext:
+    """A Sub of floats that TVM does not simplify with the sum that it reads.
+
+    TVM takes (x + y) - y as x and x - x as 0. Floats are rounded in between, which programs use
+    that add and subtract a large number, and infinity minus infinity is NaN.
+    """
+    left, right = ctx.inputs
+    if "float" not in str(left.ty.dtype):
+        return ctx
+    if _is_same(left, right) or any(_is_same(right, term) for term in _terms(ctx.bb, left)):
+        return ctx.derive(inputs=[_opaque(ctx, left), right])
+    if any(_is_same(left, term) for term in _terms(ctx.bb, right)):
+        return ctx.derive(inputs=[left, _opaque(ctx, right)])
+    return ctx
+
+
+def _without_zero_factor(ctx: ConverterContext) -> ConverterContext:
+    """A Mul of floats that TVM does not take as 0: infinity times 0 is NaN."""
+
+    def opaque(value: Value) -> Value:
+        is_number = isinstance(value, Constant) and value.value.numpy().size == 1
+        is_zero = is_number and "float" in str(value.ty.dtype) and not value.value.numpy().any()
+        return _opaque(ctx, value) if is_zero else value
+
+    return ctx.derive(inputs=list(map(opaque, ctx.inputs)))
+
+
+def _terms(bb: Any, value: Value) -> Sequence[Value]:
+    """The operands of the sum or difference that gives a value; nothing for another value."""
+    made = bb.lookup_binding(value) if isinstance(value, relax.Var) else value
+    return list(made.args) if isinstance(made, ir.Call) and made.op in (_ADD, _SUBTRACT) else []
+
+
+def _is_same(left: Value, right: Value) -> bool:
+    """Whether two values are one, or equal constants."""
+    if isinstance(left, Constant) and isinstance(right, Constant):
+        return np.array_equal(left.value.numpy(), right.value.numpy())
+    return bool(left.same_as(right))
+
+
+def _opaque(ctx: ConverterContext, value: Value) -> Value:
+    """The same value, as a call that TVM does not simplify; it costs nothing."""
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            return tirx.call_intrin(data.dtype, "tirx.reinterpret", data(*at))
+
+        return te.compute(data.shape, element, name="opaque")
+
+    return ctx.bb.emit(ctx.call_te(compute, value, name="opaque"))
 
 
 def _extreme(choose: Callable[[Any, Any], Any], ctx: ConverterContext) -> Value:

@@ -61,6 +61,14 @@ class LoopToSum(ClosedFormRule):
         # A sum of nothing but -0 is -0. ReduceSum and CumSum start at +0 and give +0.
         negative = chain is not None and has_negative_zero(m.facts, carried.initial)
         m.need(not negative, "{} starts at -0", carried.input, at=carried.initial)
+        if chain is not None and m.facts.dtype(carried.input) in FLOAT_OR_DOUBLE:
+            # Adding a large number and subtracting it again rounds.
+            added, taken = (
+                {operand.value for operand in chain.operands if operand.negated == negated}
+                for negated in (False, True)
+            )
+            both = next(iter(added & taken), None)
+            m.need(both is None, "one iteration adds {} and subtracts it, which rounds", both)
         return chain
 
     def running_values(self, operands: ChainOperands, inclusive: bool) -> Tensor:

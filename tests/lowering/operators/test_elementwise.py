@@ -284,3 +284,26 @@ def test_bfloat16(imported: Load, node: str, compute: Callable[..., Any]) -> Non
     if kind == "bfloat16":
         wanted, got = wanted.astype(ml_dtypes.bfloat16), got.astype(np.float32)
     np.testing.assert_array_equal(got, wanted.astype(got.dtype))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "a = Add (x, m) y = Sub (a, m)",
+        "k = Mul (x, four) a = Add (m, k) b = Sub (a, m) y = Div (b, four)",
+        "a = Add (x, m) b = Sub (a, m) e = Exp (x) y = Mul (b, e)",
+        "a = Sub (x, m) y = Add (a, m)",
+        "s = Sigmoid (x) a = Add (s, m) y = Sub (m, a)",
+        "y = Sub (x, x)",
+        "d = Sub (x, x) y = Reciprocal (d)",
+        "a = Add (x, x) y = Sub (x, a)",
+        "y = Mul (x, zero)",
+        "l = Log (x) y = Mul (zero, l)",
+    ],
+)
+def test_floats_are_rounded_in_between(imported: Load, body: str) -> None:
+    """A large number that is added and subtracted rounds; infinity minus infinity is NaN."""
+    model = imported(f"""
+    g (float[n] x) => (float[n] y) <float m = {{12582912.0}}, float four = {{4.0}}, float zero = {{0.0}}> {{
+        {body} }}""")
+    model.check(np.array([0.691, 1.643, -3.3, np.inf, np.nan], np.float32))

@@ -256,6 +256,7 @@ def test_a_longer_delay_line() -> None:
 
 DECLINED = {
     "a sum with itself": (LoopToSum, "a = Add(s, s) so = Add(a, x) r = Neg(x)", "no carried value is a sum"),
+    "a sum that rounds": (LoopToSum, "h = Abs(x) a = Add(s, h) so = Sub(a, h) r = Neg(x)", "which rounds"),
     "a mean": (LoopToSum, "so = Mean(s, x) r = Neg(x)", "no carried value is a sum"),
     "running products": (LoopToProduct, "so = Mul(s, x) r = Identity(so)", "reads running values"),
     "running maxima": (LoopToMaximum, "so = Max(s, x) r = Identity(s)", "reads running values"),
