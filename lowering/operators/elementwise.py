@@ -325,7 +325,8 @@ def comparison(ctx: ConverterContext) -> Value:
     """Comparisons. A comparison of symbolic sizes becomes a bool scalar that the run computes.
 
     TVM's Equal decides it during the import: sizes are equal only if they are written alike. For
-    truth values it becomes Xor and Not: LLVM refuses TVM's code for it.
+    truth values it becomes Xor and Not: LLVM refuses TVM's code for it. TVM takes x == x as true,
+    which asks whether x is a number.
     """
     operands = read_symbolic(ctx.inputs)
     if operands:
@@ -341,6 +342,8 @@ def comparison(ctx: ConverterContext) -> Value:
     tensors = ctx.tensors()
     if str(tensors[0].ty.dtype) == "bool":
         return ctx.apply("Not", ctx.apply("Xor", *tensors))
+    if "float" in str(tensors[0].ty.dtype) and _is_same(tensors[0], tensors[1]):
+        tensors = [_opaque(ctx, tensors[0]), tensors[1]]
     return convert_broadcast(ctx.derive(inputs=tensors))
 
 
