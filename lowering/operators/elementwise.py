@@ -174,11 +174,17 @@ def _is_same(left: Value, right: Value) -> bool:
 
 
 def _opaque(ctx: ConverterContext, value: Value) -> Value:
-    """The same value, as a call that TVM does not simplify; it costs nothing."""
+    """The same value, as a call that TVM does not simplify; it costs nothing.
+
+    TVM cannot compile the call for bfloat16, so it is one of float32 there.
+    """
 
     def compute(data: te.Tensor) -> te.Tensor:
+        kind = "float32" if data.dtype == "bfloat16" else data.dtype
+
         def element(*at: Any) -> Any:
-            return tirx.call_intrin(data.dtype, "tirx.reinterpret", data(*at))
+            same = tirx.call_intrin(kind, "tirx.reinterpret", data(*at).astype(kind))
+            return same.astype(data.dtype)
 
         return te.compute(data.shape, element, name="opaque")
 

@@ -217,7 +217,7 @@ class Cases:
         if accepted:
             for sizes in itertools.cycle(list(accepted)):
                 yield last, dict(sizes)
-        elif not last.open_dims():
+        elif all(name in self._exact for name in last.open_dims()):
             yield from itertools.repeat((last, {}), RETRIES)
 
     def _ranked(self) -> Iterator[InputSignature]:

@@ -47,6 +47,7 @@ of a run."""
 
 
 ENDED_EARLY = "the time limit ended the comparison before all runs"
+"""The remark on a search for inputs that found fewer than it wanted."""
 
 EMPTY_REDUCTION = (
     "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"

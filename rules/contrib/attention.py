@@ -152,7 +152,7 @@ def _need_mask_rank(m: Match, mask: Tensor | None) -> int | None:
     m.need(rank in (1, 2, 3), "the mask {} has {} axes, not 1 to 3", mask, rank, at=mask)
     if rank == 1:
         batch = m.facts.known_shape(m.node.inputs[0])[0]
-        unknown = "the mask {} is not known to have one length for each row"
+        unknown = "the size of the mask {} is not known to be that of the batch"
         is_known = symbolic.eq(shape[0], batch) is True or _has_starts(m, mask)
         m.need(is_known, unknown, mask, at=mask)
     return rank

@@ -63,11 +63,9 @@ class LoopToSum(ClosedFormRule):
         m.need(not negative, "{} starts at -0", carried.input, at=carried.initial)
         if chain is not None and m.facts.dtype(carried.input) in FLOAT_OR_DOUBLE:
             # Adding a large number and subtracting it again rounds.
-            added, taken = (
-                {operand.value for operand in chain.operands if operand.negated == negated}
-                for negated in (False, True)
-            )
-            both = next(iter(added & taken), None)
+            added = {operand.value for operand in chain.operands if not operand.negated}
+            taken = (operand.value for operand in chain.operands if operand.negated)
+            both = next((value for value in taken if value in added), None)
             m.need(both is None, "one iteration adds {} and subtracts it, which rounds", both)
         return chain
 

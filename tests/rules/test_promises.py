@@ -53,10 +53,10 @@ def test_a_rule_keeps_its_promise_under_strict(rule: type[Rule]) -> None:
 
 
 def can_be_rewritten(model: onnx.ModelProto) -> bool:
-    """Whether onnxruntime and the checker accept the model, and it has the sizes that it declares.
+    """Whether a variant is a valid model.
 
-    Before opset 11 the branches of an If must have the same sizes: a variant of one branch is valid
-    only as long as nobody knows the sizes.
+    Before opset 11, both branches of an If must have the same sizes. A change to one branch may break
+    that, and onnxruntime notices it only where it infers the sizes.
     """
     opset = next(entry.version for entry in model.opset_import if not entry.domain)
     if opset < 11 and any(node.op_type == "If" for node in nodes(model.graph)):

@@ -261,6 +261,7 @@ def test_gelu_of_negative_numbers(imported: Load, dtype: str, approximate: str) 
         ("Pow (x, b)", lambda x, b: np.power(x, b)),
         ("Mod <fmod = 1> (x, b)", lambda x, b: np.fmod(x, b)),
         ("ArgMax <axis = 0, keepdims = 0> (b)", np.argmax),
+        ("TopK <axis = 0> (b, one)", lambda b: b.max(keepdims=True)),
         ("Hardmax <axis = 0> (b)", lambda b: (b == b.max()) * np.float32(1)),
     ],
     ids=lambda value: value.partition(" ")[0] if isinstance(value, str) else "",
@@ -276,10 +277,11 @@ def test_bfloat16(imported: Load, node: str, compute: Callable[..., Any]) -> Non
     kind = {"b": "bool", "i": "int64", "f": "bfloat16"}[wanted.dtype.kind]
     inputs = ", ".join(f"bfloat16[n] {name}" for name in names)
     shape = "[n]" if wanted.ndim else ""
+    results = "y, places" if node.startswith("TopK") else "y"
     model = imported(f"""
-    <ir_version: 10, opset_import: ["" : 21]>
-    g ({inputs}) => ({kind}{shape} y) {{
-        two = Constant <value_float = 2.0> () k = Cast <to = 16> (two) y = {node} }}""")
+    <ir_version: 10, opset_import: ["" : 24]>
+    g ({inputs}) => ({kind}{shape} y) <int64[1] one = {{1}}> {{
+        two = Constant <value_float = 2.0> () k = Cast <to = 16> (two) {results} = {node} }}""")
     (got,) = model.run(*(given[name].astype(ml_dtypes.bfloat16) for name in names))
     if kind == "bfloat16":
         wanted, got = wanted.astype(ml_dtypes.bfloat16), got.astype(np.float32)
@@ -309,3 +311,17 @@ def test_floats_are_rounded_in_between(imported: Load, body: str) -> None:
     g (float[n] x) => (float[n] y) <float m = {{12582912.0}}, float four = {{4.0}}, float zero = {{0.0}}> {{
         {body} }}""")
     model.check(np.array([0.691, 1.643, -3.3, np.inf, np.nan], np.float32))
+
+
+def test_differences_of_equal_values_in_bfloat16(imported: Load) -> None:
+    """One kernel computes them in float32 and may keep its digits in between."""
+    model = imported("""
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (bfloat16[n] x) => (bfloat16[n] y, bfloat16[n] z, bool[n] e) {
+        hundred = Constant <value_float = 100.0> () m = CastLike (hundred, x)
+        a = Add (x, m) y = Sub (a, m) z = Sub (x, x) l = Log (x) e = Equal (l, l) }""")
+    x = np.array([0.3, 1.7, -3.2, np.inf], np.float32).astype(ml_dtypes.bfloat16)
+    y, z, e = (result.astype(np.float32) for result in model.run(x))
+    np.testing.assert_allclose(y, x.astype(np.float32), atol=0.25)  # half a step near 100
+    np.testing.assert_array_equal(z, np.array([0, 0, 0, np.nan], np.float32))
+    np.testing.assert_array_equal(e, [1, 1, 0, 1])

@@ -109,6 +109,14 @@ class TestInputs:
         assert result.verified
         assert result.compared > 1
 
+    def test_indices_into_asserted_sizes(self) -> None:
+        text = "g (float[N] x, int64[5] i) => (y) { y = Gather(x, i) }"
+        result = verify(model(text), model(text), assumptions=Assertions(dims={"N": 1}))
+        assert result.verified
+        text = "g (float[N] x, int64 i) => (y) { y = Gather(x, i) }"
+        result = verify(model(text), model(text), assumptions=Assertions(dims={"N": 3}))
+        assert result.verified
+
     def test_published_models(self, models_dir: Path) -> None:
         """The search finds sizes and the constant that selects one of two rates."""
         path = models_dir / "silero_vad.onnx"
