@@ -252,7 +252,7 @@ class DecomposeAttention(Rule[Heads]):
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,6] x, float[6,24] v, float[24] b) => (float[B,S,8] y) { w = com.microsoft.Gelu(v)
       y = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
-        "one length for each row": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        "to be that of the batch": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,6] x, float[6,24] w, float[24] b, int32[L] ends) => (float[B,S,8] y) {
       y = com.microsoft.Attention<num_heads = 2>(x, w, b, ends) }""",
     }
