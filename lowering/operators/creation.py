@@ -21,6 +21,7 @@ from .sizes import (
     read_sizes,
     read_symbolic,
     require_steps,
+    require_zero,
     size_of,
     sizes_in_tensor,
     sizes_of,
@@ -156,8 +157,7 @@ def _counted_in_floats(ctx: ConverterContext, tensors: Sequence[Value]) -> Value
     if sizes is None or len(sizes) != 1 or not ctx.derived.is_nonnegative(sizes[0]):
         return None
     largest = sizes[0] + math.ceil(abs(first) + abs(shift))
-    excess = bb.emit(relax.ShapeExpr([tirx.max(largest - (_EXACT[dtype] >> bits), ZERO)]))
-    bb.match_cast(excess, relax.ShapeType([ZERO]))
+    require_zero(bb, tirx.max(largest - (_EXACT[dtype] >> bits), ZERO))
     length = sizes[0] + math.ceil(shift - first)
     if not ctx.derived.is_nonnegative(length):
         length = tirx.max(length, ZERO)

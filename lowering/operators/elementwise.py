@@ -36,6 +36,7 @@ from .sizes import (
     map_sizes,
     read_symbolic,
     rearranged_sizes,
+    require_zero,
     size_constant,
     without_zero,
     write_sizes,
@@ -233,8 +234,7 @@ def _divide_sizes(ctx: ConverterContext, left: Any, right: Any) -> Any:
     quotient, rounded = divide(left, right), ctx.derived.floor_quotient(left, right)
     if rounded is None:
         return quotient
-    difference = ctx.bb.emit(relax.ShapeExpr([quotient - rounded]))
-    ctx.bb.match_cast(difference, relax.ShapeType([tirx.IntImm("int64", 0)]))
+    require_zero(ctx.bb, quotient - rounded)
     return rounded
 
 

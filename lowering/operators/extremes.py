@@ -6,7 +6,9 @@ number as the maximum, and -1 as its position.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ from ..values import Constant, Value, as_int, is_tensor
 from .accumulation import widen_bfloat16
 from .broadcasting import ONE, ZERO, known_dims
 from .registry import ConverterContext, converts
+from .sizes import may_be_zero, require_zero
 
 _LONGEST = 1 << 20
 """The longest axis whose positions are computed as float32: a constant holds all of them."""
@@ -60,16 +63,27 @@ def reduce_extreme(
 @converts("ArgMax", "ArgMin")
 @widen_bfloat16
 def arg_extreme(ctx: ConverterContext) -> Value:
-    """ArgMax and ArgMin, see https://onnx.ai/onnx/operators/onnx__ArgMax.html."""
-    data = ctx.inputs[0]
-    dims = known_dims(data)
+    """ArgMax and ArgMin, see https://onnx.ai/onnx/operators/onnx__ArgMax.html.
+
+    As in onnxruntime, a run fails in which there is a result but no element along the axis.
+    """
+    dims = known_dims(ctx.inputs[0])
     if dims is None:
         return ctx.by_tvm()
-    axis, keepdims = ctx.attr("axis", 0) % len(dims), bool(ctx.attr("keepdims", 1))
+    axis = ctx.attr("axis", 0) % len(dims)
+    if may_be_zero(dims[axis]):
+        results = functools.reduce(operator.mul, (*dims[:axis], *dims[axis + 1 :]), ONE)
+        require_zero(ctx.bb, tirx.if_then_else(dims[axis] == 0, results, ZERO))
+    return position_of_extreme(ctx, dims, axis)
+
+
+def position_of_extreme(ctx: ConverterContext, dims: Sequence[Any], axis: int) -> Value:
+    """The result of ArgMax or ArgMin; any numbers if there is no element along the axis."""
+    data, keepdims = ctx.inputs[0], bool(ctx.attr("keepdims", 1))
     greatest, takes_last = ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0))
     size = as_int(dims[axis])
     if str(data.ty.dtype) == "float32" and size is not None and 0 < size <= _LONGEST:
-        return _position_of_extreme(ctx, axis, size, greatest, takes_last, keepdims)
+        return _position_of_floats(ctx, axis, size, greatest, takes_last, keepdims)
     better = better_position(greatest, takes_last)
 
     def compute(data: Any) -> Any:
@@ -87,7 +101,7 @@ def arg_extreme(ctx: ConverterContext) -> Value:
     return ctx.call_te(compute, _in_own_type(ctx.bb, data), name="position")
 
 
-def _position_of_extreme(
+def _position_of_floats(
     ctx: ConverterContext, axis: int, size: int, greatest: bool, takes_last: bool, keepdims: bool
 ) -> Value:
     """The position of float32 data in two reductions of float32, which TVM computes in vectors.

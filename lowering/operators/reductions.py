@@ -18,7 +18,7 @@ from ...rewrite.errors import UnsupportedError
 from ..values import Value, as_int, as_tensor
 from .accumulation import accumulate_in_float32, widen_bfloat16
 from .broadcasting import ONE, ZERO, broadcast_to, dims_of, known_dims
-from .extremes import highest, lowest, reduce_extreme
+from .extremes import highest, lowest, position_of_extreme, reduce_extreme
 from .registry import Accepts, ConverterContext, converts
 from .sizes import combine_sizes, may_be_zero, read_symbolic, sizes_of, write_sizes
 
@@ -82,7 +82,8 @@ def hardmax(ctx: ConverterContext) -> Value:
         parts = (dims[:axis], dims[axis:])
         rows, columns = (functools.reduce(operator.mul, part, ONE) for part in parts)
         data, axis = bb.normalize(relax.op.reshape(data, [rows, columns])), 1
-    places = ctx.apply("ArgMax", data, axis=axis, keepdims=1)
+    search = ctx.derive("ArgMax", [data], axis=axis, keepdims=1, select_last_index=0)
+    places = bb.emit(position_of_extreme(search, dims_of(data, "data"), axis))
 
     def compute(data: te.Tensor, places: te.Tensor) -> te.Tensor:
         def element(*index: Any) -> Any:

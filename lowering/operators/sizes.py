@@ -197,6 +197,12 @@ def require_steps(bb: Any, value: Value) -> None:
     bb.match_cast(found, relax.ShapeType([tirx.IntImm("int64", 0)]))
 
 
+def require_zero(bb: Any, size: Any) -> None:
+    """Makes a run fail in which a symbolic expression is not 0."""
+    found = bb.emit(relax.ShapeExpr([size]))
+    bb.match_cast(found, relax.ShapeType([tirx.IntImm("int64", 0)]))
+
+
 def fail_when_run(bb: Any) -> None:
     """Makes each run fail that gets here."""
     one = bb.normalize(relax.op.tensor_to_shape(relax.const(np.ones(1, "int64"))))

@@ -84,3 +84,14 @@ def test_positions_along_an_axis_of_known_size(
 def test_positions_of_integers(imported: Load) -> None:
     model = imported("g (int32[n, m] x) => (int64[n, 1] a) { a = ArgMax <axis = 1> (x) }")
     model.check(np.full((2, 3), np.iinfo(np.int32).min, np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["float", "int32"])
+@pytest.mark.parametrize("columns", ["m", "0"])
+def test_positions_along_an_empty_axis(imported: Load, dtype: str, columns: str) -> None:
+    model = imported(f"""
+    g ({dtype}[n, {columns}] x) => (int64[n] a) {{ a = ArgMax <axis = 1, keepdims = 0> (x) }}""")
+    kind = np.float32 if dtype == "float" else np.int32
+    model.check(np.zeros((0, 0), kind))
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        model.run(np.zeros((3, 0), kind))
