@@ -17,6 +17,7 @@ from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import MOST_AXES
+from ...rewrite.facts.reads import reverses
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 from ...rewrite.symbolic import Dim, Expr, file_name, symbols
 from ...rules.recurrence.cell_diagnostics import ONE_NAME
@@ -234,7 +235,9 @@ def role(owner: Node, body: Graph | None, tensor: Tensor) -> str:
 
 # --- prefix masks, for recurrences that need lengths ---
 
-_MOVES = frozenset({"Gather", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+_MOVES = frozenset(
+    {"Expand", "Gather", "Identity", "Reshape", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
 _ELEMENTWISE = frozenset({"Add", "Cast", "Equal", "Greater", "Less", "Mul", "Neg", "Not", "Sub"})
 """Operators between a mask and the Mul or Where that it controls."""
 
@@ -248,7 +251,8 @@ def mask_remedies(engine: Engine, reason: Reason, names: Container[str]) -> list
         return []
     loop = counted_loop(engine.facts, reason.place)
     reads = () if loop is None else loop.reads
-    axes = {t: axis for read in reads for t, axis, _ in elementwise_origins(engine.facts, read)}
+    origins = (o for read in reads for o in elementwise_origins(engine.facts, read))
+    axes = {origin.tensor: origin.axis for origin in origins}
     masks = (_mask_of(engine, value, names) for value in _values(reason))
     return [Remedy("--prefix-mask", m.name, axes[m]) for m in masks if m in axes]
 
@@ -274,6 +278,12 @@ def _mask_of(engine: Engine, tensor: Tensor, names: Container[str]) -> Tensor | 
         may_be = (is_input or facts.dtype(tensor) == TensorProto.BOOL) and len(wide) <= MOST_AXES
         if may_be and index.home(tensor) is index.root and tensor.name in names:
             found = tensor
+        if node is not None and any(
+            reverses(facts, node, k) for k in range(len(facts.shape(tensor) or ()))
+        ):
+            # A reversed prefix mask is none; the loop reads both the mask and the data backward.
+            tensor, found = node.inputs[0], None
+            continue
         if node is None or node.domain or node.op not in _ELEMENTWISE | _MOVES:
             return found
         operands = [t for t in node.inputs[: 1 if node.op in _MOVES else None] if t.name]

@@ -78,7 +78,7 @@ def _check_type(facts: Facts, mask: Tensor) -> None:
         )
 
 
-_MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_MOVES = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
 """Operators whose results consist of elements of their first operand."""
 
 

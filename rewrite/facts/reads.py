@@ -1,7 +1,7 @@
 """Recognises reads along one axis, whatever operator reads: Slice, Gather, Split, Squeeze, Reshape.
 
-`axis_slices` decodes any Slice. `axis_range` recognises a value as a range of elements along one
-axis of another value, at known positions.
+`axis_slices` decodes any Slice. `reverses` recognises a Slice that reverses an axis, `axis_range` a
+value as a range of elements along one axis of another value, at known positions.
 """
 
 from __future__ import annotations
@@ -49,6 +49,16 @@ def axis_slices(facts: Facts, node: Node) -> list[AxisSlice] | None:
     """
     rank = facts.rank(node.inputs[0])
     return None if rank is None else decode_slice(node, rank, lambda t: vector(facts, t))
+
+
+def reverses(facts: Facts, node: Node, axis: int) -> bool:
+    """Whether a node is a Slice that reverses all elements along an axis and does nothing else."""
+    if node.op != "Slice" or node.domain:
+        return False
+    shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
+    if shape is None or slices is None or len(slices) != 1:
+        return False
+    return slices[0].axis == axis and slices[0].is_reversal(shape[axis])
 
 
 def axis_range(facts: Facts, tensor: Tensor) -> AxisRange | None:

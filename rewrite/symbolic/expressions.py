@@ -47,9 +47,19 @@ class Term:
         if self.op in ("min", "max"):
             return f"{self.op}({self.left}, {self.right})"
         sign = "//" if self.op == "floordiv" else "%"
-        right = str(self.right)
-        is_plain = right.isidentifier() or right.isdigit()
-        return f"({self.left}){sign}{right if is_plain else f'({right})'}"
+        return f"{_operand(self.left)}{sign}{_operand(self.right)}"
+
+
+def _operand(dim: Dim) -> str:
+    text = str(dim)
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def _product(text: str, factor: int) -> str:
+    """A monomial with its factor; a quotient or remainder is put in brackets."""
+    if factor == 1:
+        return text
+    return f"{factor}*({text})" if "//" in text or "%" in text else f"{factor}*{text}"
 
 
 Atom = Symbol | Term
@@ -82,7 +92,7 @@ class Expr:
     def __str__(self) -> str:
         # Sorts by text, because a symbol's repr contains the whole body of its scope.
         texts = sorted(("*".join(map(str, monomial)), factor) for monomial, factor in self.terms)
-        parts = [text if factor == 1 else f"{factor}*{text}" for text, factor in texts]
+        parts = [_product(text, factor) for text, factor in texts]
         if self.constant:
             parts.append(str(self.constant))
         return " + ".join(parts).replace("+ -", "- ")

@@ -19,8 +19,8 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         return a
     if a == b and positive(b):
         return 1
-    if isinstance(b, int) and b > 0:
-        return _floordiv_constant(a, b)
+    if isinstance(b, int):
+        return _floordiv_constant(a, b) if b > 0 else floordiv(neg(a), -b)
     return _exact_quotient(a, b) or of(Term("floordiv", a, b))
 
 

@@ -106,7 +106,8 @@ class SequenceInsertToScanOutput(AccumulatorRule[Insertion]):
         _need_equal_shapes(m, view, tensor, final, initial)
         runs = view.runs_at_least_once(m.facts)
         m.need(runs or not initial or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
-        return Insertion(tensor, initial, _inserts_at_front(m, insert), runs)
+        at_front = _inserts_at_front(m, view, insert, len(initial))
+        return Insertion(tensor, initial, at_front, runs)
 
     def added(self, patch: Patch, update: Insertion) -> Tensor:
         return update.tensor
@@ -175,11 +176,19 @@ def _is_stack(node: Node) -> bool:
     return bool(node.attrs.get("new_axis", 0))
 
 
-def _inserts_at_front(m: Match, insert: Node) -> bool:
-    """Whether a SequenceInsert inserts at the front. Raises Miss if it does so at neither end."""
+def _inserts_at_front(m: Match, view: LoopView, insert: Node, initial: int) -> bool:
+    """Whether a SequenceInsert inserts at the front. Raises Miss if it does so at neither end.
+
+    In the iterations, the sequence has `initial`, `initial` + 1, … elements.
+    """
     if len(insert.inputs) < 3 or not insert.inputs[2].name:
         return False
-    position = m.facts.scalar(insert.inputs[2])
+    position, iteration = m.facts.scalar(insert.inputs[2]), m.facts.scalar(view.iteration)
+    if position is not None and iteration is not None:
+        is_length = symbolic.sub(position, iteration) == initial
+        # At position 0 of an empty sequence, the front is the end.
+        if is_length and position != 0:
+            return False
     m.need(
         position == 0,
         "{} inserts at position {}, not at an end",

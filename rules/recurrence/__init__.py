@@ -6,7 +6,12 @@ matched against the equations of the operators (`cell_matching`), a numeric prob
 """
 
 from . import lifted_operators, time_steps  # noqa: F401  they register how operators are lifted
-from .absorb import AbsorbInputProjection, AbsorbReversal, AbsorbReversalOfWholeSequence
+from .absorb import (
+    AbsorbInputProjection,
+    AbsorbReversal,
+    AbsorbReversalOfWholeSequence,
+    CancelReversals,
+)
 from .chunks import MergeRecurrentChunks
 from .fuse import FuseRecurrence
 from .reroll import ConcatOfSlices, RerollRecurrence
@@ -17,6 +22,7 @@ __all__ = [
     "AbsorbInputProjection",
     "AbsorbReversal",
     "AbsorbReversalOfWholeSequence",
+    "CancelReversals",
     "ConcatOfSlices",
     "FuseRecurrence",
     "MergeRecurrentChunks",

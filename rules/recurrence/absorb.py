@@ -1,6 +1,7 @@
 """LSTM, GRU and RNN absorb what precedes and follows them: reversals and projections of the input.
 
     Y = LSTM(x[::-1])  y = Y[::-1]    ->    y = LSTM<direction = reverse>(x)
+    y = x[::-1][::-1]                 ->    y = x
     Y = LSTM(x·A + b, W)              ->    Y = LSTM(x, W·A), with W·b added to the bias
 
 Exporters compute x·W for all time steps before a loop; the operator that the loop becomes would then
@@ -21,7 +22,7 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.reads import axis_slices
+from ...rewrite.facts.reads import reverses
 from ...rewrite.graph.ir import Constant, Node, Tensor, Variable, optional
 from . import affine_forms
 from .affine_forms import SymbolicInput, as_matrix
@@ -108,21 +109,13 @@ def _reversal(facts: Facts, tensor: Tensor, axis: int) -> tuple[Tensor, list[lis
     perms: list[list[int]] = []
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
         if node.op == "Slice":
-            return (node.inputs[0], perms) if _reverses(facts, node, axis) else None
+            return (node.inputs[0], perms) if reverses(facts, node, axis) else None
         perm = node.attrs.get("perm")
         if node.op != "Transpose" or perm is None:
             return None
         perms.append(list(perm))
         tensor, axis = node.inputs[0], perm[axis]
     return None
-
-
-def _reverses(facts: Facts, node: Node, axis: int) -> bool:
-    """Whether a Slice reverses all elements along an axis and does nothing else."""
-    shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
-    if shape is None or slices is None or len(slices) != 1:
-        return False
-    return slices[0].axis == axis and slices[0].is_reversal(shape[axis])
 
 
 def _reversals_of(facts: Facts, tensor: Tensor, axis: int) -> list[Node] | None:
@@ -134,7 +127,7 @@ def _reversals_of(facts: Facts, tensor: Tensor, axis: int) -> list[Node] | None:
         for reader, slot in facts.index.uses(tensor):
             if not isinstance(reader, Node) or reader.domain or slot != 0:
                 return None
-            if reader.op == "Slice" and _reverses(facts, reader, axis):
+            if reverses(facts, reader, axis):
                 found.append(reader)
                 continue
             moved = _result_axis(facts, reader, axis)
@@ -153,6 +146,55 @@ def _result_axis(facts: Facts, node: Node, axis: int) -> int | None:
     if axes is not None:
         return None if axis in axes else axis - sum(a < axis for a in axes)
     return None
+
+
+@dataclass(frozen=True)
+class TwiceReversed:
+    """A value that is reversed along an axis and back."""
+
+    source: Tensor
+    perms: list[list[int]]
+    """The transpositions between the two reversals, the last one first."""
+
+
+class CancelReversals(Rule[TwiceReversed]):
+    """Removes the reversal of a reversed sequence."""
+
+    root = "Slice"
+    fires = (
+        "g (float[T,B,2] x) => (float[T,B,2] y) "
+        + _WEIGHTS
+        + "u = Slice(x, m, l, a, m) y = Slice(u, m, l, a, m) }"
+    )
+    spares = {
+        "is not reversed along axis 0": "g (float[T,B,2] x) => (float[T,B,2] y) "
+        + _WEIGHTS
+        + "y = Slice(x, m, l, a, m) }",
+        "does not reverse an axis": "g (float[T,B,2] x) => (float[?,B,2] y) "
+        + _WEIGHTS
+        + "u = Slice(x, m, l, a, m) y = Slice(u, a, m, a) }",
+    }
+
+    def match(self, m: Match) -> TwiceReversed:
+        node, value = m.node, m.node.inputs[0]
+        axis = next(
+            (k for k in range(m.facts.rank(value) or 0) if reverses(m.facts, node, k)), None
+        )
+        axis = m.need(axis, "it does not reverse an axis")
+        source, perms = m.need(
+            _reversal(m.facts, value, axis), "{} is not reversed along axis {}", value, axis
+        )
+        return TwiceReversed(source, perms)
+
+    def apply(self, patch: Patch, found: TwiceReversed) -> None:
+        node = patch.root
+        emit = patch.builder(node.outputs[0])
+        value = found.source
+        for perm in reversed(found.perms):
+            value = emit.transpose(value, perm)
+        patch.replace(node.outputs[0], value)
+        patch.remove(node)
+        patch.toward_normal_form()
 
 
 class AbsorbReversalOfWholeSequence(Rule[int]):

@@ -101,11 +101,14 @@ def emit_operator(
     initial: Sequence[Tensor | None],
     outputs: Sequence[Tensor],
     sequence_lens: Tensor | None = None,
+    *,
+    is_reverse: bool = False,
 ) -> list[Tensor]:
     """Adds the operator; returns Y, Y_h and, of an LSTM, Y_c.
 
     `initial` are the initial states, None for zeros. Results are named after `outputs`; one whose
-    name is empty is omitted.
+    name is empty is omitted. If `is_reverse`, the operator runs from the last time step to the
+    first.
     """
     backend = GraphBackend(emit)
 
@@ -117,7 +120,7 @@ def emit_operator(
     inputs = [x, built(found.w), built(found.r), built(found.b), *optional]
     if found.p is not None:
         inputs.append(built(found.p))
-    attrs = operator_attributes(cell)
+    attrs = operator_attributes(cell) | ({"direction": "reverse"} if is_reverse else {})
     results = emit.outputs(cell.op, _trimmed(inputs), _trimmed(outputs), **attrs)
     return [*results, *outputs[len(results) :]]
 
@@ -343,10 +346,10 @@ class SequenceLengths:
         empty = self._emit("Less", self._lengths, self._emit.vector(1))
         return self._emit("Where", self._emit.unsqueeze(empty, [1]), initial, value)
 
-    def with_last_state(self, sequence: Tensor, last: Tensor) -> Tensor:
-        """Y with the last state beyond the lengths, where the operator has zeros."""
+    def with_state(self, sequence: Tensor, state: Tensor) -> Tensor:
+        """Y with a state of the operator beyond the lengths, where the operator has zeros."""
         emit = self._emit
         numbers = emit.iteration_numbers(self._loop)
         lengths = emit.unsqueeze(self._lengths, [1])
         within = emit("Less", emit.unsqueeze(numbers, [1, 2, 3]), lengths)
-        return emit("Where", within, sequence, last)
+        return emit("Where", within, sequence, state)

@@ -2,12 +2,16 @@
 
    ys, h, c = Loop(n, , h0, c0) { x_t = Gather(x, i)  gates = x_t·W + h·R + b … }
 -> Y, h, c = LSTM(x, W, R, B, , h0, c0)    ys = Squeeze(Y)
+
+A loop over rows of lengths of their own that starts at the last time step becomes an operator with
+the direction reverse. Any other loop becomes one that runs forward, over the sequence in the order
+in which the loop reads it; `AbsorbReversal` turns that around where the results are reversed, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import TO_THE_END, Builder
@@ -94,12 +98,15 @@ class FuseRecurrence(Rule[LoopCell]):
 
 @dataclass(frozen=True, eq=False)
 class _OperatorResults:
-    """The results of the operator, whose axes are (time, direction, batch, hidden)."""
+    """The results of the operator, whose axes are (time, direction, batch, hidden).
+
+    A loop whose first iteration has the last time step has them in reverse order.
+    """
 
     sequence: Tensor
     """Y, with zeros beyond the length; without a name if nothing reads it."""
     sequence_with_state: Tensor | None
-    """Y with the last state beyond the length."""
+    """Y with the state of the loop beyond the length: the last one, or the initial one."""
     states: list[Tensor]
     """The states after the last time step, without the axis of the time."""
 
@@ -108,7 +115,7 @@ def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
     """Adds the operator over all iterations."""
     loop = found.loop
     inputs = [
-        to_operator_axes(emit, _all_values(emit, facts, loop, origin), layout, 1)
+        to_operator_axes(emit, _all_values(emit, facts, found, origin), layout, 1)
         for origin, layout in found.inputs
     ]
     initial = [
@@ -126,7 +133,9 @@ def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
     keeps_state = any(result.keeps_state for result in found.results)
     names = [found.states[0].output if found.results else omitted()]
     for number, state in enumerate(found.states):
-        is_read = is_final_read(facts, state) or (keeps_state and number == 0)
+        is_read = is_final_read(facts, state) or (
+            keeps_state and number == 0 and not found.is_reverse
+        )
         names.append(Variable((state.final or state.output).name) if is_read else omitted())
     lens = None if lengths is None else SequenceLengths(emit, loop, lengths.value, x)
     padded = (
@@ -141,13 +150,18 @@ def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
         initial,
         names,
         None if lens is None else lens.operand,
+        is_reverse=found.is_reverse,
     )
     if padded is not None and sequence.name:
         sequence = padded.trimmed(sequence)
     if lens is None:
         return _OperatorResults(sequence, None, finals)
     finals = [lens.final_state(v, i) if v.name else v for v, i in zip(finals, initial)]
-    with_state = lens.with_last_state(sequence, finals[0]) if keeps_state else None
+    with_state = None
+    if keeps_state:
+        # Without an initial state, that is zero, as Y is.
+        beyond = initial[0] if found.is_reverse else finals[0]
+        with_state = sequence if beyond is None else lens.with_state(sequence, beyond)
     return _OperatorResults(sequence, with_state, finals)
 
 
@@ -157,11 +171,12 @@ def _is_padded(found: LoopCell, opset: int) -> bool:
     return may_be_empty and opset >= _SLICE_TAKES_INPUTS
 
 
-def _all_values(emit: Builder, facts: Facts, loop: CountedLoop, origin: CellInput) -> Tensor:
-    """What the iterations read, stacked along axis 0."""
+def _all_values(emit: Builder, facts: Facts, found: LoopCell, origin: CellInput) -> Tensor:
+    """What the iterations read, stacked along axis 0 in the order of the time steps."""
     if isinstance(origin, SliceRead):
-        return emit.all_slices(facts, loop, origin)
-    return emit.repeat(origin.value, emit.trip_count(loop))
+        read = replace(origin, reverse=origin.reverse != found.is_reverse)
+        return emit.all_slices(facts, found.loop, read)
+    return emit.repeat(origin.value, emit.trip_count(found.loop))
 
 
 def _broadcast(
@@ -220,10 +235,12 @@ def _replace_results(
         stacked = from_operator_axes(emit, sequence, result.layout, 1)
         for output in loop.scan_outputs:
             if output.slice is result.value and output.stacked is not None:
-                whole = emit.scan_output(stacked, output, result.layout.rank)
+                written = replace(output, reverse=output.reverse != found.is_reverse)
+                whole = emit.scan_output(stacked, written, result.layout.rank)
                 patch.replace(output.stacked, whole)
         if any(use.reader is not loop.body for use in patch.index.uses(result.value)):
-            read.append((result.value, stacked))
+            ordered = emit.reverse(stacked, 0) if found.is_reverse else stacked
+            read.append((result.value, ordered))
     patch.loop(loop.node).read_slices(read)
 
 

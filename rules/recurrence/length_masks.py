@@ -10,6 +10,9 @@ all iterations, before the loop:
 
     m = Less(Unsqueeze(Range(0, T, 1)), lengths)    Loop(…) { m_t = Gather(m, i) … }
 
+A loop that reads its sequences from the end reads the mask from the end as well: the padding then
+comes first, and the states are the initial ones until the row begins.
+
 Any other mask is data. It has lengths only if it is a prefix mask, true first and false from some
 time step on: a constant with such elements, a part of one, or a value that the user asserts to be
 one. The length of a row is then its number of true elements.
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -30,7 +33,7 @@ from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import is_prefix_mask
 from ...rewrite.facts.purity import MIRRORED, TOTAL_ELEMENTWISE
-from ...rewrite.facts.reads import axis_slices
+from ...rewrite.facts.reads import axis_slices, reverses
 from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
@@ -58,7 +61,10 @@ _COMPARE = {
 
 @dataclass(frozen=True)
 class RowLengths:
-    """Iteration i is within the length of a row if i < limit + shift."""
+    """Iteration i is within the length of a row if its time step < limit + shift.
+
+    The time step is i, or n - 1 - i of n where reversed.
+    """
 
     limit: Tensor
     """An integer for each row, or one for all; or a prefix mask (outside)."""
@@ -66,7 +72,9 @@ class RowLengths:
     mask_axis: int | None = None
     """The axis along which the limit is the number of true elements, if `limit` is a mask."""
     is_rounded: bool = False
-    """Whether the iteration number is compared as a float."""
+    """Whether the time step is compared as a float."""
+    is_reverse: bool = False
+    """Whether the first iteration has the last time step."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +121,8 @@ def length_masks(facts: Facts, loop: CountedLoop) -> list[LengthMasks]:
 
 def _length_tests(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Tensor, LengthTest]]:
     for read in loop.reads:
-        test = None if read.reverse else _test_along(facts, read.sequence, read.axis)
-        test = test or _prefix_mask_test(facts, read)
+        test = _test_along(facts, read.sequence, read.axis) or _prefix_mask_test(facts, read)
+        test = None if test is None else _in_iterations(facts, loop, read, test)
         if test is not None:
             yield read.slice, test
     counters = dict(_counters(facts, loop))
@@ -124,10 +132,33 @@ def _length_tests(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Tensor, Len
             yield node.outputs[0], test
 
 
-def _length_test(op: str, start: int, limit: Tensor, *, is_rounded: bool = False) -> LengthTest:
-    """The comparison `i + start op limit`."""
-    shift = int(op in ("LessOrEqual", "Greater")) - start
-    lengths = RowLengths(limit, shift, is_rounded=is_rounded)
+def _in_iterations(
+    facts: Facts, loop: CountedLoop, read: SliceRead, test: LengthTest
+) -> LengthTest | None:
+    """A test of the positions along the axis of a read as a test of the iterations; or None."""
+    lengths = test.lengths
+    if lengths.is_reverse and not loop.reads_whole_axis(
+        facts.known_shape(read.sequence)[read.axis]
+    ):
+        return None
+    is_reverse = lengths.is_reverse != read.reverse
+    return replace(test, lengths=replace(lengths, is_reverse=is_reverse))
+
+
+@dataclass(frozen=True)
+class _Positions:
+    """The numbers i + first in the iterations or along an axis, or n - 1 - i + first of n."""
+
+    first: int
+    is_reverse: bool = False
+
+
+def _length_test(
+    op: str, positions: _Positions, limit: Tensor, *, is_rounded: bool = False
+) -> LengthTest:
+    """The comparison `positions op limit`."""
+    shift = int(op in ("LessOrEqual", "Greater")) - positions.first
+    lengths = RowLengths(limit, shift, is_rounded=is_rounded, is_reverse=positions.is_reverse)
     return LengthTest(lengths, op in ("Less", "LessOrEqual"))
 
 
@@ -141,12 +172,12 @@ def _test_in_body(
     if node.domain or node.op not in MIRRORED:
         return None
     (left, right), op = node.inputs, node.op
-    start = _offset_from_iteration(facts, counters, left)
-    if start is None:
+    positions = _positions_of(facts, loop, counters, left)
+    if positions is None:
         (left, right), op = (right, left), MIRRORED[op]
-        start = _offset_from_iteration(facts, counters, left)
+        positions = _positions_of(facts, loop, counters, left)
     limit = _outer_integers(facts, loop, right)
-    return None if start is None or limit is None else _length_test(op, start, limit)
+    return None if positions is None or limit is None else _length_test(op, positions, limit)
 
 
 def _outer_integers(facts: Facts, loop: CountedLoop, tensor: Tensor) -> Tensor | None:
@@ -161,15 +192,21 @@ def _outer_integers(facts: Facts, loop: CountedLoop, tensor: Tensor) -> Tensor |
     return None
 
 
-def _offset_from_iteration(facts: Facts, counters: dict[Dim, int], tensor: Tensor) -> int | None:
-    """The number k if a value is the iteration number plus k."""
+def _positions_of(
+    facts: Facts, loop: CountedLoop, counters: dict[Dim, int], tensor: Tensor
+) -> _Positions | None:
+    """The positions that a value of the body is in the iterations."""
     number = uniform_integer(facts, tensor)
     if number is None or isinstance(number, int):
         return None
     for counter, start in counters.items():
         distance = symbolic.sub(number, counter)
         if isinstance(distance, int):
-            return start + distance
+            return _Positions(start + distance)
+        if loop.count is not None:
+            last = symbolic.sub(symbolic.add(number, counter), loop.count)
+            if isinstance(last, int):
+                return _Positions(last + 1 - start, is_reverse=True)
     return None
 
 
@@ -182,9 +219,9 @@ def _counters(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Dim, int]]:
         if isinstance(start, int) and _grows_by_one(facts, state):
             yield from _symbol(facts, state.input, start)
     for read in loop.reads:
-        first = None if read.reverse else _first_position(facts, read.sequence, read.axis)
-        if first is not None:
-            yield from _symbol(facts, read.slice, first)
+        found = None if read.reverse else _positions_along(facts, read.sequence, read.axis)
+        if found is not None and not found.is_reverse:
+            yield from _symbol(facts, read.slice, found.first)
 
 
 def _grows_by_one(facts: Facts, state: CarriedValue) -> bool:
@@ -231,12 +268,16 @@ def uniform_integer(facts: Facts, tensor: Tensor) -> Dim | None:
 
 
 def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
-    """The comparison whose slice i along an axis is the length test of iteration i.
+    """The comparison of the positions along an axis with lengths, if a value is one.
 
     Casts may come between, which keep 0 and 1 in any type.
     """
-    is_negated = False
+    is_negated = is_reverse = False
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
+        if reverses(facts, node, axis):
+            is_reverse = not is_reverse
+            tensor = node.inputs[0]
+            continue
         if node.op not in MIRRORED:
             is_negated ^= node.op == "Not"
             source_axis = _operand_axis(facts, node, axis)
@@ -246,7 +287,9 @@ def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
             continue
         test = _comparison_along(facts, node, axis)
         if test is not None:
-            return LengthTest(test.lengths, test.within != is_negated)
+            order = test.lengths.is_reverse != is_reverse
+            lengths = replace(test.lengths, is_reverse=order)
+            return LengthTest(lengths, test.within != is_negated)
         mask, keeps = _threshold(facts, node)
         if mask is None:
             return None
@@ -284,11 +327,11 @@ def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
         if rank is None or shape is None or rows is None or whole is None:
             continue
         own, other = axis - (rank - len(shape)), axis - (rank - len(rows))
-        first = _first_position(facts, positions, own) if own >= 0 else None
+        found = _positions_along(facts, positions, own) if own >= 0 else None
         is_per_row = (other < 0 or rows[other] == 1) and sum(n != 1 for n in rows) < 2
-        if first is not None and is_per_row:
+        if found is not None and is_per_row:
             is_rounded = facts.dtype(limit) == TensorProto.FLOAT
-            return _length_test(op, first, whole, is_rounded=is_rounded)
+            return _length_test(op, found, whole, is_rounded=is_rounded)
     return None
 
 
@@ -337,20 +380,28 @@ def _as_integers(facts: Facts, tensor: Tensor) -> Tensor | None:
     return node.inputs[0]
 
 
-def _first_position(facts: Facts, tensor: Tensor, axis: int) -> int | None:
-    """The number k if the values along an axis are k, k+1, k+2, …, at each place of other axes."""
+def _positions_along(facts: Facts, tensor: Tensor, axis: int) -> _Positions | None:
+    """The positions that the values along an axis are, at each place of the other axes."""
+    is_reverse = False
     while facts.dtype(tensor) in (*_INDEX_TYPES, *_FLOAT_TYPES):
         array = facts.constant(tensor)
         if array is not None:
-            return _start(np.moveaxis(array, axis, 0)) if array.size else None
+            found = _positions_in(np.moveaxis(array, axis, 0)) if array.size else None
+            return _turned(found, is_reverse)
         node = facts.index.producer(tensor)
         if node is None or node.domain:
             return None
         if node.op == "Range":
-            start, step = facts.scalar(node.inputs[0]), facts.scalar(node.inputs[2])
-            return start if isinstance(start, int) and step == 1 else None
+            return _turned(_positions_of_range(facts, node), is_reverse)
+        if node.op == "Sub":
+            return _turned(_positions_before(facts, node, axis), is_reverse)
         if node.op == "CumSum":
-            return _start_of_running_count(facts, node, axis)
+            first = _start_of_running_count(facts, node, axis)
+            return None if first is None else _Positions(first, is_reverse)
+        if reverses(facts, node, axis):
+            is_reverse = not is_reverse
+            tensor = node.inputs[0]
+            continue
         source_axis = _operand_axis(facts, node, axis)
         if source_axis is None:
             return None
@@ -358,13 +409,48 @@ def _first_position(facts: Facts, tensor: Tensor, axis: int) -> int | None:
     return None
 
 
-def _start(numbers: np.ndarray) -> int | None:
-    """The number k if the values along the first axis are k, k+1, k+2, …."""
-    if not np.isfinite(numbers.flat[0]):
+def _turned(positions: _Positions | None, is_reverse: bool) -> _Positions | None:
+    """Positions along an axis that is then reversed, or not."""
+    if positions is None or not is_reverse:
+        return positions
+    return replace(positions, is_reverse=not positions.is_reverse)
+
+
+def _positions_of_range(facts: Facts, node: Node) -> _Positions | None:
+    """The positions that the numbers of a Range are: k, k+1, …, or …, k+1, k."""
+    start, limit, step = (facts.scalar(tensor) for tensor in node.inputs)
+    if step == 1 and isinstance(start, int):
+        return _Positions(start)
+    is_integral = facts.dtype(node.outputs[0]) in _INDEX_TYPES
+    if step == -1 and isinstance(limit, int) and is_integral:
+        return _Positions(limit + 1, is_reverse=True)
+    return None
+
+
+def _positions_before(facts: Facts, node: Node, axis: int) -> _Positions | None:
+    """The positions that the differences of one number and positions are: n - 1 - Range(0, n)."""
+    minuend, subtrahend = node.inputs
+    number, shape = uniform_integer(facts, minuend), facts.shape(node.outputs[0])
+    rank = facts.rank(subtrahend)
+    if number is None or shape is None or rank is None or axis < len(shape) - rank:
         return None
-    first = int(numbers.flat[0])
-    wanted = np.arange(first, first + len(numbers)).reshape(-1, *[1] * (numbers.ndim - 1))
-    return first if np.array_equal(numbers, np.broadcast_to(wanted, numbers.shape)) else None
+    found = _positions_along(facts, subtrahend, axis - (len(shape) - rank))
+    if found is None:
+        return None
+    first = symbolic.sub(symbolic.sub(number, found.first), symbolic.sub(shape[axis], 1))
+    return _Positions(first, not found.is_reverse) if isinstance(first, int) else None
+
+
+def _positions_in(numbers: np.ndarray) -> _Positions | None:
+    """The positions that the values of an array along its first axis are."""
+    for values, is_reverse in ((numbers, False), (numbers[::-1], True)):
+        if not np.isfinite(values.flat[0]):
+            return None
+        first = int(values.flat[0])
+        wanted = np.arange(first, first + len(values)).reshape(-1, *[1] * (values.ndim - 1))
+        if np.array_equal(values, np.broadcast_to(wanted, values.shape)):
+            return _Positions(first, is_reverse)
+    return None
 
 
 def _start_of_running_count(facts: Facts, node: Node, axis: int) -> int | None:
@@ -430,29 +516,46 @@ def _prefix_mask_test(facts: Facts, read: SliceRead) -> LengthTest | None:
 
     None for other data, and for a mask that is asserted along another axis.
     """
-    for tensor, axis, nodes in elementwise_origins(facts, read):
-        if facts.prefix_masks.get(tensor) == axis or _is_constant_prefix_mask(facts, tensor, axis):
-            values = _true_and_false(facts, tensor, nodes[::-1])
-            lengths = RowLengths(tensor, mask_axis=axis)
+    for origin in elementwise_origins(facts, read):
+        tensor, axis = origin.tensor, origin.axis
+        is_asserted = facts.prefix_masks.get(tensor) == axis
+        order = False if is_asserted else _order_of_constant_mask(facts, tensor, axis)
+        if order is not None:
+            values = _true_and_false(facts, tensor, origin.applied[::-1])
+            is_reverse = order != origin.is_reverse
+            lengths = RowLengths(tensor, mask_axis=axis, is_reverse=is_reverse)
             return LengthTest(lengths, values == (1, 0)) if values in ((1, 0), (0, 1)) else None
     return None
 
 
-def _is_constant_prefix_mask(facts: Facts, tensor: Tensor, axis: int) -> bool:
-    """Whether a value is a constant prefix mask along an axis, or gathered from one."""
+def _order_of_constant_mask(facts: Facts, tensor: Tensor, axis: int) -> bool | None:
+    """Whether a constant mask, or what is gathered from one, is a reversed prefix mask.
+
+    False for a prefix mask, None for any other value.
+    """
     if facts.dtype(tensor) not in (*_INDEX_TYPES, *_FLOAT_TYPES, TensorProto.BOOL):
-        return False
+        return None
+    is_reverse = False
     while not facts.is_constant(tensor):
         node = facts.index.producer(tensor)
         if node is None or node.domain:
-            return False
+            return None
+        if reverses(facts, node, axis):
+            is_reverse = not is_reverse
+            tensor = node.inputs[0]
+            continue
         gathered = _gathered_axis(facts, node, axis) if node.op == "Gather" else None
         source_axis = _operand_axis(facts, node, axis) if gathered is None else gathered
         if source_axis is None or node.op in ("Cast", "Not"):
-            return False
+            return None
         tensor, axis = node.inputs[0], source_axis
     mask = facts.constant(tensor)
-    return mask is not None and is_prefix_mask(mask, axis)
+    if mask is None:
+        return None
+    if is_prefix_mask(mask, axis):
+        return is_reverse
+    is_suffix = axis < mask.ndim and is_prefix_mask(np.flip(mask, axis), axis)
+    return not is_reverse if is_suffix else None
 
 
 def _gathered_axis(facts: Facts, node: Node, axis: int) -> int | None:
@@ -471,26 +574,39 @@ def mask_of_another_axis(
 ) -> tuple[Tensor, int, int] | None:
     """A mask that is asserted along another axis than the loop runs along, with both axes."""
     for read in reads if facts.prefix_masks else ():
-        for tensor, axis, _ in elementwise_origins(facts, read):
-            asserted = facts.prefix_masks.get(tensor, axis)
-            if asserted != axis:
-                return tensor, asserted, axis
+        for origin in elementwise_origins(facts, read):
+            asserted = facts.prefix_masks.get(origin.tensor, origin.axis)
+            if asserted != origin.axis:
+                return origin.tensor, asserted, origin.axis
     return None
 
 
-def elementwise_origins(facts: Facts, read: SliceRead) -> Iterator[tuple[Tensor, int, list[Node]]]:
-    """The values from which a sequence is computed element by element, the nearest first.
+@dataclass(frozen=True)
+class ElementwiseOrigin:
+    """A value from which a sequence is computed element by element."""
 
-    Yields each value, the axis of it that the loop runs along, and the operators that are applied
-    to it, the last one first.
-    """
-    tensor, axis = read.sequence, read.axis
+    tensor: Tensor
+    axis: int
+    """The axis that the loop runs along."""
+    applied: Sequence[Node]
+    """The operators that are applied to it, the last one first."""
+    is_reverse: bool
+    """Whether the sequence has it in reverse order along the axis."""
+
+
+def elementwise_origins(facts: Facts, read: SliceRead) -> Iterator[ElementwiseOrigin]:
+    """The values from which a sequence is computed element by element, the nearest first."""
+    tensor, axis, is_reverse = read.sequence, read.axis, False
     applied: list[Node] = []
-    while not read.reverse:
-        yield tensor, axis, applied
+    while True:
+        yield ElementwiseOrigin(tensor, axis, tuple(applied), is_reverse)
         node = facts.index.producer(tensor)
         if node is None or node.domain:
             return
+        if reverses(facts, node, axis):
+            is_reverse = not is_reverse
+            tensor = node.inputs[0]
+            continue
         operand = _only_operand(facts, node)
         if operand is not None:
             applied.append(node)
@@ -543,7 +659,7 @@ def is_masked_after_loop(
     ys = Loop(…) { h1 = cell(x_t, h)  h' = Where(m_t, h1, h)  yield h1 }    z = Where(m, ys, 0)
     """
     return all(
-        _is_masked(facts, lengths, use, output, layout)
+        _is_masked(facts, loop, lengths, use, output, layout)
         for output in loop.scan_outputs
         if output.slice is value and output.stacked is not None
         for use in facts.index.uses(output.stacked)
@@ -551,11 +667,16 @@ def is_masked_after_loop(
 
 
 def _is_masked(
-    facts: Facts, lengths: RowLengths, use: Use, output: ScanOutput, layout: CellLayout
+    facts: Facts,
+    loop: CountedLoop,
+    lengths: RowLengths,
+    use: Use,
+    output: ScanOutput,
+    layout: CellLayout,
 ) -> bool:
     """Whether a Where takes a scan output within the lengths, and something else beyond them."""
     node = use.reader
-    if not isinstance(node, Node) or node.domain or node.op != "Where" or output.reverse:
+    if not isinstance(node, Node) or node.domain or node.op != "Where":
         return False
     shape = facts.shape(node.inputs[0])
     missing = layout.rank + 1 - len(shape or ())
@@ -567,5 +688,9 @@ def _is_masked(
         batch = layout.batch + (layout.batch >= output.axis) - missing
     if any(n != 1 for k, n in enumerate(shape) if k not in (time, batch)):
         return False
+    whole = facts.shape(output.stacked) if output.stacked is not None else None
+    if whole is None or symbolic.eq(shape[time], whole[output.axis]) is not True:
+        return False
     test = _test_along(facts, node.inputs[0], time)
-    return test is not None and test.lengths == lengths and use.slot == (1 if test.within else 2)
+    expected = replace(lengths, is_reverse=lengths.is_reverse != output.reverse)
+    return test is not None and test.lengths == expected and use.slot == (1 if test.within else 2)

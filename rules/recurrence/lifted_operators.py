@@ -234,8 +234,8 @@ def _reshape(lifter: Lifter, node: Node) -> list[LiftedValue]:
     return [lifter.operand(node, 0).reshape(lifter.shape(node.outputs[0]))]
 
 
-@lifts("Expand")
-def _expand(lifter: Lifter, node: Node) -> list[LiftedValue]:
+@lifts("Expand", "Tile")
+def _repeat(lifter: Lifter, node: Node) -> list[LiftedValue]:
     value = lifter.operand(node, 0)
     shape = lifter.shape(node.outputs[0])
     padded: tuple[Axis, ...] = (1,) * (len(shape) - len(value.axes)) + value.axes
@@ -243,7 +243,7 @@ def _expand(lifter: Lifter, node: Node) -> list[LiftedValue]:
     for axis, size in zip(padded, shape):
         own = axis.size if isinstance(axis, BatchAxis) else axis
         if own != 1 and symbolic.eq(own, size) is not True:
-            raise Miss("it may broadcast an axis of size {} to size {}", own, size)
+            raise Miss("it may repeat an axis of size {} to size {}", own, size)
         if own == 1 and size != 1:
             axes.append(size if isinstance(size, int) else BatchAxis(size))
         else:

@@ -73,6 +73,11 @@ class LoopCell:
     is_broadcast: bool
     """Whether operands whose batches may differ are broadcast to a common batch."""
 
+    @property
+    def is_reverse(self) -> bool:
+        """Whether the lengths count from the last iteration, which has the first time step."""
+        return self.masks is not None and self.masks.lengths.is_reverse
+
 
 # --- the lifted body ---
 

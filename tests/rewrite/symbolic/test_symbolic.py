@@ -278,4 +278,4 @@ def test_the_divisor_stands_in_parentheses() -> None:
     n = symbolic.fresh("n")
     quotient = symbolic.floordiv(symbolic.add(n, 3), symbolic.floordiv(symbolic.add(n, 7), 8))
     assert str(quotient) == "(n + 3)//((n + 7)//8)"
-    assert str(symbolic.floordiv(n, 2)) == "(n)//2"
+    assert str(symbolic.floordiv(n, 2)) == "n//2"

@@ -38,7 +38,14 @@ STACK = "w = ConcatFromSequence<axis=0, new_axis=1>(l)"
 STACKED = "float[K,B,3]"
 
 
-@pytest.mark.parametrize("insert", ["qo = SequenceInsert(q, r)", "qo = SequenceInsert(q, r, zero)"])
+@pytest.mark.parametrize(
+    "insert",
+    [
+        "qo = SequenceInsert(q, r)",
+        "qo = SequenceInsert(q, r, zero)",
+        "qo = SequenceInsert(q, r, i)",
+    ],
+)
 @pytest.mark.parametrize(
     ("use", "output"),
     [
@@ -81,6 +88,17 @@ def test_initial_elements_precede_or_follow_the_inserted_ones(
     result = rewritten(_collecting(use, output, insert, initial), FEEDS, 1e-6)
     assert result.report.commits["SequenceInsertToScanOutput"] == 1
     assert not [op for op in ops(result.model) if "Sequence" in op]
+
+
+def test_an_insertion_after_the_initial_elements() -> None:
+    """Its position is the length of the sequence; a smaller one is in the middle."""
+    insert = "p = Add(i, one) qo = SequenceInsert(q, r, p)"
+    result = rewritten(_collecting(STACK, STACKED, insert, "e = SequenceConstruct(a)"), FEEDS, 1e-6)
+    assert result.report.commits["SequenceInsertToScanOutput"] == 1
+    middle = _collecting(
+        STACK, STACKED, "qo = SequenceInsert(q, r, i)", "e = SequenceConstruct(a, d)"
+    )
+    assert "not at an end" in reason_of(SequenceInsertToScanOutput, middle)
 
 
 def test_a_loop_that_ends_early_collects_fewer_elements() -> None:

@@ -12,6 +12,7 @@ from looplift.rules.recurrence import (
     AbsorbInputProjection,
     AbsorbReversal,
     AbsorbReversalOfWholeSequence,
+    CancelReversals,
 )
 from looplift.rules.values.dead_nodes import EliminateDeadNode
 
@@ -120,6 +121,41 @@ def test_reversal_declines(nodes: str, reason: str) -> None:
     assert reason in reason_of(AbsorbReversal, model)
     feeds = Feeds(sizes=(1, 4), fixed={"B": 2}, values={"l": [np.array([1, 0]), np.array([1, 1])]})
     rewritten(model, feeds, 1e-5)
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "v = Identity(u)",
+        "v0 = Transpose<perm=[1,0,2]>(u) v1 = Transpose<perm=[2,1,0]>(v0) v = Transpose<perm=[1,2,0]>(v1)",
+    ],
+)
+def test_reversals_cancel(between: str) -> None:
+    text = f"""m (float[T,B,2] x) => (float[T,B,2] y) <{NUMBERS}> {{
+      u = Slice(x, back, low, nil, back) {between} y = Slice(v, back, low, nil, back) }}"""
+    model = parse(text.replace("v = Identity(u)", "").replace("(v,", "(u,") if "Identity" in between
+                  else text, opset=17)  # fmt: skip
+    result = _applied(CancelReversals, model, Feeds(sizes=(0, 1, 2, 7)))
+    assert "Slice" not in ops(result)
+
+
+def test_a_reversed_value_that_is_read_elsewhere_stays() -> None:
+    text = f"""m (float[T,B,2] x) => (float[T,B,2] y, float[T,B,2] z) <{NUMBERS}> {{
+      u = Slice(x, back, low, nil, back) y = Slice(u, back, low, nil, back) z = Neg(u) }}"""
+    assert ops(_applied(CancelReversals, parse(text, opset=17), Feeds()))["Slice"] == 1
+
+
+@pytest.mark.parametrize(
+    "second",
+    ["y = Slice(u, back, low, one, back)", "y = Slice(u, low, back, nil)",
+     "y = Slice(u, back, low, nil, minus2)"],
+)  # fmt: skip
+def test_other_slices_of_a_reversed_value_stay(second: str) -> None:
+    numbers = f"{NUMBERS}, int64[1] minus2 = {{-2}}"
+    text = f"""m (float[T,B,2] x) => (float[?,B,2] y) <{numbers}> {{
+      u = Slice(x, back, low, nil, back) {second} }}"""
+    result = rewritten(parse(text, opset=17), Feeds(sizes=(0, 1, 2, 7))).model
+    assert ops(result)["Slice"] == 2
 
 
 # --- ReverseSequence ---

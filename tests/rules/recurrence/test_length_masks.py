@@ -181,8 +181,6 @@ NO_LENGTHS = {
         i1 = CumSum<exclusive=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
     "mixed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
         s1 = Reshape(s0, other) s = Transpose<perm=[1,0]>(s1)""",
-    "reversed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
-        s = Slice(s0, back, low, nil, back)""",
     "sliced": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
         s1 = Slice(s0, one, far, nil) s2 = Slice(s0, nil, one, nil) s = Concat<axis=0>(s1, s2)""",
     "tiled along the time": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) t3 = Unsqueeze(two, nil) t2 = Concat<axis=0>(t3, one)
@@ -234,6 +232,143 @@ def test_results_that_are_masked_after_the_loop(after: str, fused: int) -> None:
     text = text.replace("Identity(r) }>", f"Identity(r) }}> {after}")
     feeds = replace(FEEDS, values={**FEEDS.values, "k": [np.array(v) for v in LENGTHS]})
     assert _fused(text, feeds).get("RNN", 0) == fused
+
+
+BACKWARD = "last = Sub(n, uno)"
+REVERSED = "xr = Slice(x, back, low, nil, back)"
+MASK = "i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s = Less(i1, l)"
+READ_MASK = "c = Gather<axis=0>({mask}, {at}) m = Unsqueeze(c, one)"
+
+
+def _backward(
+    mask: str, state: str = HELD, row: str = "r = Where(m, h1, zero)", **given: str
+) -> str:
+    """The RNN that starts at the last time step, b = n - 1 - t."""
+    outside = f"{BACKWARD} {given.pop('outside', '')}"
+    text = _rnn(f"{mask}", state, row, outside=outside, **given)
+    return text.replace("xt = Gather<axis=0>(x, t)", "b = Sub(last, t) xt = Gather<axis=0>(x, b)")
+
+
+def _over_reversed(text: str) -> str:
+    """The RNN that reads a reversed sequence."""
+    return text.replace("Gather<axis=0>(x, t)", "Gather<axis=0>(xr, t)")
+
+
+FROM_THE_END = {
+    "less": _backward("c = Less(b, l) m = Unsqueeze(c, one)"),
+    "not": _backward("c0 = GreaterOrEqual(b, l) c = Not(c0) m = Unsqueeze(c, one)"),
+    "earlier": _backward("e = Sub(b, two) c = LessOrEqual(e, l) m = Unsqueeze(c, one)"),
+    "held rows": _backward("c = Less(b, l) m = Unsqueeze(c, one)", row="r = Identity(hn)"),
+    "held rows from zero": _backward("c = Less(b, l) m = Unsqueeze(c, one)", row="r = Identity(hn)")
+    .replace("Loop (n, , h0)", "Loop (n, , z0)")
+    .replace(
+        "last = Sub(n, uno)",
+        "last = Sub(n, uno) hs = Shape(h0) z0 = ConstantOfShape<value = float[1] {0}>(hs)",
+    ),
+    "blended": _backward(
+        "c = Less(b, l) c1 = Cast<to=1>(c) m = Unsqueeze(c1, one) d = Sub(onef, m)",
+        *STATES["blend"][1:],
+    ),
+    "compared": _backward(READ_MASK.format(mask="s", at="b"), outside=MASK),
+    "compared as floats": _backward(
+        READ_MASK.format(mask="s", at="b"),
+        outside="""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
+                   lf = Cast<to=1>(l) s = Greater(lf, i2)""",
+    ),
+    "mask reversed": _backward(
+        READ_MASK.format(mask="sr", at="t"),
+        outside=f"{MASK} sr = Slice(s, back, low, nil, back)",
+    ),
+    "both reversed": _over_reversed(
+        _rnn(
+            READ_MASK.format(mask="sr", at="t"),
+            outside=f"{MASK} {REVERSED} sr = Slice(s, back, low, nil, back)",
+        )
+    ),
+    "positions reversed": _over_reversed(
+        _rnn(
+            READ_MASK.format(mask="s", at="t"),
+            outside=f"""i = Range(nul, n, uno) ir = Slice(i, back, low, nil, back)
+                        i1 = Unsqueeze(ir, one) s = Less(i1, l) {REVERSED}""",
+        )
+    ),
+    "positions count down": _over_reversed(
+        _rnn(
+            READ_MASK.format(mask="s", at="t"),
+            outside=f"""{BACKWARD} minus = Neg(uno) i = Range(last, minus, minus)
+                        i1 = Unsqueeze(i, one) s = Less(i1, l) {REVERSED}""",
+        )
+    ),
+    "positions before the last": _over_reversed(
+        _rnn(
+            READ_MASK.format(mask="s", at="t"),
+            outside=f"""{BACKWARD} i = Range(nul, n, uno) k = Sub(last, i)
+                        i1 = Unsqueeze(k, one) s = Less(i1, l) {REVERSED}""",
+        )
+    ),
+    "padding at the front": _rnn(
+        READ_MASK.format(mask="sr", at="t"),
+        outside=f"{MASK} sr = Slice(s, back, low, nil, back)",
+    ),
+    "in one row per iteration": _backward(
+        "m = Less(b, l)", given="float[T,B,2] x, float[B,3] h0, int64 l"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", FROM_THE_END.values(), ids=FROM_THE_END.keys())
+def test_loops_from_the_last_time_step(text: str) -> None:
+    values = [np.array(v) for v in (-1, 0, 1, 4, 9)] if "int64 l)" in text else LENGTHS
+    feeds = replace(FEEDS, values={"l": [np.array(v) for v in values]})
+    result = rewritten(parse(text, opset=18), feeds, 1e-5).model
+    (node,) = [node for node in result.graph.node if node.op_type == "RNN"]
+    assert (ops(result).get("Loop", 0), ops(result).get("Scan", 0)) == (0, 0)
+    assert b"reverse" in [a.s for a in node.attribute if a.name == "direction"]
+
+
+def test_a_reversed_result_is_not_reversed_again() -> None:
+    """Y of the operator is in the order of the time steps, which is what the model wants."""
+    text = _backward("c = Less(b, l) m = Unsqueeze(c, one)")
+    text = text.replace("z, y = Loop", "z, ys = Loop").replace(
+        "row = Identity(r) }>", "row = Identity(r) }> y = Slice(ys, back, low, nil, back)"
+    )
+    assert "Slice" not in _fused(text.replace("Shape<start=0, end=1>(x)", "Shape<end=1>(x)"))
+
+
+def test_a_masked_result_of_a_loop_from_the_last_time_step() -> None:
+    given = f"{GIVEN}, float[T,B,3] x0"
+    outside = f"{AFTER_LOOP} sr = Slice(s, back, low, nil, back)"
+    for condition, fused in (("sr", 1), ("s", 0)):
+        text = _backward(
+            "c = Less(b, l) m = Unsqueeze(c, one)", row="r = Identity(h1)", given=given,
+            outside=outside,
+        )  # fmt: skip
+        text = text.replace("z, y = Loop", "z, ys = Loop").replace(
+            "row = Identity(r) }>", f"row = Identity(r) }}> y = Where({condition}, ys, x0)"
+        )
+        assert _fused(text).get("RNN", 0) == fused
+
+
+def test_a_reversed_mask_that_is_read_in_part_is_spared() -> None:
+    """The positions that the loop reads depend on the length of the mask, not on the trip count."""
+    text = _rnn(
+        READ_MASK.format(mask="sr", at="t"),
+        given=f"{GIVEN}, int64 n, bool[M,B] s",
+        trip="",
+        outside="""k = Shape(s) k0 = Gather<axis=0>(k, nul) i = Range(nul, k0, uno)
+                   i1 = Unsqueeze(i, one) s1 = Less(i1, l) sr = Slice(s1, back, low, nil, back)""",
+    )
+    feeds = replace(
+        FEEDS, fixed={"B": 3, "T": 5, "M": 7}, values={**FEEDS.values, "n": [np.array(4)]}
+    )
+    assert _fused(text, feeds).get("RNN", 0) == 0
+
+
+def test_without_an_iteration_a_loop_from_the_end_keeps_its_states() -> None:
+    for row in ("r = Where(m, h1, zero)", "r = Identity(hn)"):
+        text = _backward("c = Less(b, l) m = Unsqueeze(c, one)", row=row)
+        text = text.replace("[B", "[3").replace(",B,", ",3,")
+        _assert_fused(text, replace(FEEDS, sizes=(0, 1, 5)))
 
 
 def test_narrow_lengths_and_one_for_all() -> None:
@@ -363,6 +498,14 @@ def test_a_constant_mask_for_all_rows() -> None:
 def test_constant_masks_of_other_elements_stay(mask: list[list[int]]) -> None:
     text = _with_constant(mask, "float", "m = Gather(given, t)", BLEND, "r = Identity(hn)")
     assert "RNN" not in _fused(text, FIVE)
+
+
+@pytest.mark.parametrize(("mask", "order"), [(PREFIX, "b"), (PREFIX[::-1], "t")])
+def test_constant_masks_of_loops_from_the_last_time_step(mask: list[list[int]], order: str) -> None:
+    text = _with_constant(mask, "bool", f"m = Gather(given, {order})", HELD, "r = Identity(hn)")
+    text = text.replace("xt = Gather<axis=0>(x, t)", "b = Sub(last, t) xt = Gather<axis=0>(x, b)")
+    text = text.replace("n = Squeeze(n0)", f"n = Squeeze(n0) {BACKWARD}")
+    _assert_fused(text.replace("[T,", "[5,"), FIVE)
 
 
 GRU = """{p}gx = MatMul({x}, {w}) {p}gh = MatMul({h}, {r})
