@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
+from ...rewrite import symbolic
 from ...rewrite.engine.engine import Engine
 from ...rewrite.engine.miss import describe
 from ...rewrite.engine.reasons import Reason
@@ -29,6 +30,8 @@ MOST_VALUES = 10
 """The values listed for one derivation."""
 _SMALL = 8
 """The most elements of an input that a user can give a value."""
+_LARGEST_LEAST_SIZE = 4096
+"""The sizes up to which a loop is expected to run: windows and strides are shorter."""
 _SIZES = frozenset({"Shape", "Size"})
 """Operators that read no elements."""
 _COMPARISONS = frozenset(
@@ -207,6 +210,29 @@ def _dims_in(dim: Dim) -> list[Remedy]:
 def dim_remedies(values: tuple[object, ...]) -> list[Remedy]:
     """The named dims in the expressions among these values."""
     return [remedy for value in values if isinstance(value, Expr) for remedy in _dims_in(value)]
+
+
+def sizes_that_run(facts: Facts, node: Node) -> tuple[Remedy, list[int]] | None:
+    """The dim that decides alone whether a loop runs, and sizes to try at which it does.
+
+    The first is the least one. A loop over windows needs more: windows at the end may be shorter.
+    None for other nodes, and where a size of 1 is enough.
+    """
+    loop = counted_loop(facts, node) if node.op == "Loop" and not node.domain else None
+    if loop is None or loop.count is None or loop.runs_at_least_once or not is_named(loop.count):
+        return None
+    found = symbols(loop.count)
+    if len(found) != 1:
+        return None
+    (symbol,) = found
+    for size in range(1, _LARGEST_LEAST_SIZE + 1):
+        count = symbolic.substitute(loop.count, {symbol: size})
+        if not isinstance(count, int) or (count > 0 and size == 1):
+            return None
+        if count > 0:
+            power = 1 << (size - 1).bit_length()
+            return Remedy("--dim", symbol.name), list(dict.fromkeys((size, power, 2 * power)))
+    return None
 
 
 def equal_dims(reason: Reason) -> list[EqualDims]:

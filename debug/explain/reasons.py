@@ -21,7 +21,15 @@ from ...rules.recurrence import FuseRecurrence
 from ...rules.vectorization.after_loop import VectorizeAfterLoop
 from ..control_flow import NO_TRIP_LIMIT, ControlFlowReader
 from ..fact_text import value_text
-from .advice import Derivation, EqualDims, Remedy, dim_remedies, equal_dims, mask_remedies
+from .advice import (
+    Derivation,
+    EqualDims,
+    Remedy,
+    dim_remedies,
+    equal_dims,
+    mask_remedies,
+    sizes_that_run,
+)
 from .rule_effects import effect_of
 from .trials import candidates
 
@@ -113,8 +121,12 @@ class Reasons:
 
     def candidates(self, node: Node) -> list[Assertions]:
         """The assertions that may help at a node; see `trials.candidates`."""
-        wanted = self._remedies.get(node, {})
-        return candidates(self._engine.facts, node, wanted.items())
+        facts, wanted = self._engine.facts, dict(self._remedies.get(node, {}))
+        found = sizes_that_run(facts, node)
+        if found is not None:
+            dim, sizes = found
+            wanted[dim] = [*wanted.get(dim, ()), *sizes]
+        return candidates(facts, node, wanted.items())
 
     def furthest(
         self, nodes: Iterable[Node], most: int

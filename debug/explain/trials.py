@@ -60,6 +60,14 @@ class Outcome:
     """The rule that removed each other node, or made it another operator."""
     became: dict[str, str]
     """The operator that it made of a node that it did not remove."""
+    renamed: dict[str, str]
+    """The next name of a node that messages name after an output, if a rule changed that."""
+
+    def last_name(self, name: str | None) -> str | None:
+        """The name of a node after all changes of its name."""
+        for _ in self.renamed:
+            name = self.renamed.get(name, name) if name is not None else None
+        return name
 
     @property
     def total(self) -> int:
@@ -85,21 +93,26 @@ class RemovalObserver(Observer):
     def __init__(self) -> None:
         self.gone: dict[str, type[Rule]] = {}
         self.became: dict[str, str] = {}
+        self.renamed: dict[str, str] = {}
 
     def outcome(self, engine: Engine) -> Outcome:
         """The outcome of the finished rewrite."""
         nodes = [n for n in engine.index.walk() if n.op in CONTROL_FLOW and not n.domain]
         left = dict(Counter(node.op for node in nodes))
-        return Outcome(left, frozenset(map(describe, nodes)), self.gone, self.became)
+        return Outcome(left, frozenset(map(describe, nodes)), self.gone, self.became, self.renamed)
 
     def committed(self, commit: Commit, rule: Rule, node: Node, patch: Patch) -> None:
         for removed in patch.removed:
             if removed.op in CONTROL_FLOW and not removed.domain:
                 self.gone[describe(removed)] = type(rule)
-        if describe(node) != commit.node:
-            self.gone[commit.node] = type(rule)
-            if node not in patch.removed:
-                self.became[commit.node] = node.op
+        if describe(node) == commit.node:
+            return
+        if node not in patch.removed and commit.node.startswith(f"{node.op} "):
+            self.renamed[commit.node] = describe(node)  # its first output is another one
+            return
+        self.gone[commit.node] = type(rule)
+        if node not in patch.removed:
+            self.became[commit.node] = node.op
 
 
 _Key = tuple[int, bool, str]
@@ -166,6 +179,7 @@ class Trials:
         """What changed at a node; None if nothing did."""
         before = self._before
         remain = "remain" if after.total > 1 else "remains"
+        original = after.last_name(original)
         label = next(
             (name for name in (describe(node), original) if name in after.gone), describe(node)
         )

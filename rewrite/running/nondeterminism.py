@@ -14,8 +14,8 @@ from ..storage.protos import body_protos, containers
 
 RECURRENT = frozenset({"LSTM", "GRU", "RNN"})
 REDUCTIONS = frozenset(
-    {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-     "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
+    {"ArgMax", "ArgMin", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax",
+     "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"}
 )  # fmt: skip
 
 Sources = Callable[[onnx.NodeProto], Iterable[str]]
@@ -163,7 +163,8 @@ def _may_have_negative_axes(node: onnx.NodeProto, constants: Mapping[str, list[i
     """Whether a reduction has a negative axis, or axes that are not known."""
     if len(node.input) > 1 and node.input[1]:
         return min(constants.get(node.input[1], [-1]), default=0) < 0
-    axes = (value for each in node.attribute if each.name == "axes" for value in each.ints)
+    given = [each for each in node.attribute if each.name in ("axes", "axis")]
+    axes = (value for each in given for value in (each.ints or [each.i]))
     return min(axes, default=0) < 0
 
 

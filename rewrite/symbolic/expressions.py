@@ -59,7 +59,8 @@ def _product(text: str, factor: int) -> str:
     """A monomial with its factor; a quotient or remainder is put in brackets."""
     if factor == 1:
         return text
-    return f"{factor}*({text})" if "//" in text or "%" in text else f"{factor}*{text}"
+    operand = f"({text})" if "//" in text or "%" in text else text
+    return f"-{operand}" if factor == -1 else f"{factor}*{operand}"
 
 
 Atom = Symbol | Term

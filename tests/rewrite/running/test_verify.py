@@ -455,6 +455,53 @@ def test_a_failure_without_the_optimizer(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not result.notes()
 
 
+class _UnwrittenForEmpty(IsolatedSession):
+    """Simulates an optimizer after which results for empty inputs are memory that nothing wrote."""
+
+    runs = 0
+
+    def __init__(
+        self,
+        packed: SerializedModel,
+        threads: int,
+        *,
+        optimizes: bool,
+        seconds: float | None = None,
+    ) -> None:
+        super().__init__(packed, threads, optimizes=optimizes)
+        self._forgets = optimizes
+
+    def run(
+        self, feed: Mapping[str, RuntimeValue], seconds: float | None = None
+    ) -> list[RuntimeValue]:
+        outputs = super().run(feed, seconds)
+        if not self._forgets or all(np.asarray(value).size for value in feed.values()):
+            return outputs
+        _UnwrittenForEmpty.runs += 1
+        return [np.full_like(value, _UnwrittenForEmpty.runs) for value in outputs]
+
+
+def test_an_optimizer_that_leaves_results_of_empty_sums_unwritten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both models are compared without it then; a difference that remains counts."""
+    monkeypatch.setattr(verifying, "IsolatedSession", _UnwrittenForEmpty)
+
+    def summed(nodes: str) -> onnx.ModelProto:
+        return model(
+            f"""g (float[T,3] x) => (float[1,3] y) <int64[1] a = {{0}}, float one = {{1}}> {{
+              s = ReduceSum(x, a) {nodes} }}"""
+        )
+
+    before = summed("y = Neg(s)")
+    result = verify(before, summed("z = Sub(s, s) y = Sub(z, s)"))
+    assert result.verified and {"T": 0} not in result.sizes
+    assert any("`y` differs at T=0" in note for note in result.notes())
+    at_zero = "c = Shape<start=0, end=1>(x) d = Cast<to=1>(c) e = Sub(one, d) f = Relu(e)"
+    wrong = verify(before, summed(f"{at_zero} n = Neg(s) y = Add(n, f)"))
+    assert {tuple(found.sizes.items()) for found in wrong.differences} == {(("T", 0),)}
+
+
 class TestReductionsOfEmptyTensors:
     """onnxruntime gives their results the shape of the operand, which a rewrite may not share."""
 
@@ -470,6 +517,14 @@ class TestReductionsOfEmptyTensors:
         assert result.verified
         assert result.empty_reductions == [{"T": 0}]
         assert any("reduction of an empty tensor" in note for note in result.notes())
+
+    def test_positions_of_extremes(self) -> None:
+        text = "g (float[T,3] x) => (int64[?] y) <int64[1] a = {1}> { BODY }"
+        before = text.replace("BODY", "y = ArgMax<axis = -1, keepdims = 0>(x)")
+        after = text.replace("BODY", "k = ArgMax<axis = 1>(x) y = Squeeze(k, a)")
+        result = verify(model(before), model(after))
+        assert result.verified
+        assert result.empty_reductions == [{"T": 0}]
 
     def test_others_still_count(self) -> None:
         wrong = self.RIGHT.replace("{1}", "{2}")
