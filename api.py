@@ -412,6 +412,11 @@ def _rewritten(
         for reason in reasons_at(engine, node)
         if ANY not in reason.kind.roots()
     }
+    if request.options.engine.has_contrib_operators:
+        name = request.options.engine.name
+        declined = dict.fromkeys(
+            declined, f"kept for {name}, which has it; import the model without naming {name}"
+        )
     # What onnxruntime does with a form does not matter: TVM runs the module.
     notes = (note for note in trace.notes() if not note.startswith(ABOUT_ONNXRUNTIME))
     for warning in (*engine.assertions.notes(), *notes):

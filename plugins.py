@@ -149,17 +149,17 @@ def _phases_of_entry(entry: EntryPoint) -> tuple[Phase, ...]:
 
 
 def _phases_of(name: str) -> tuple[Phase, ...]:
+    if name.endswith(".py") and Path(name).is_file():
+        raise LoopliftError(
+            f"The rules cannot be imported: '{name}' is a file, not a module",
+            where=f"module of rules '{name}'",
+            remedy=_name_of_module(Path(name)),
+        )
     known = sys.path[:]
     sys.path.append(str(Path.cwd()))
     try:
         module = importlib.import_module(name)
     except RULE_ERRORS as error:
-        if name.endswith(".py") and Path(name).is_file():
-            raise LoopliftError(
-                f"The rules cannot be imported: '{name}' is a file, not a module",
-                where=f"module of rules '{name}'",
-                remedy=_name_of_module(Path(name)),
-            ) from error
         missing = isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}.")
         raise LoopliftError(
             f"The rules cannot be imported: {error if missing else _import_error(error)}",

@@ -1,8 +1,8 @@
 """Which engines compute a model right, before and after rewriting, and after `--for ENGINE`.
 
-    python benchmarks/engines.py [CORPUS] [--engines openvino tract] [--filter TEXT]
+    python benchmarks/engines.py [FOLDER] [--engines openvino tract] [--filter TEXT]
 
-CORPUS is a folder of models `x.onnx`, each with its runs in `x.npz`: `RUN|in|INPUT` are the inputs
+FOLDER is a folder of models `x.onnx`, each with its runs in `x.npz`: `RUN|in|INPUT` are the inputs
 and `RUN|out|OUTPUT` the results of onnxruntime. Without one, the models are those of the benchmarks
 `fused` and `many_loops`. The results of engines that are not measured this time are kept. For TVM,
 the last column is the original imported by `looplift.from_onnx` instead of TVM's importer.

@@ -1,8 +1,8 @@
 """looplift beside other tools that simplify ONNX models.
 
-    python benchmarks/optimizers.py [CORPUS] [--filter TEXT]
+    python benchmarks/optimizers.py [FOLDER] [--filter TEXT]
 
-CORPUS is a folder of models with recorded runs, as for `engines.py`. For each tool: the control
+FOLDER is a folder of models with recorded runs, as for `engines.py`. For each tool: the control
 flow and nodes that are left, including those in bodies, the CPU seconds of all calls, and on how
 many models onnxruntime still computes the recorded outputs. A model that a tool fails on counts as
 it was.
