@@ -89,7 +89,7 @@ def test_one_tap_at_a_plane_of_known_size() -> None:
     check(text, weights, [{}])
 
 
-@pytest.mark.parametrize("name", one_of(3, PLANES))
+@pytest.mark.parametrize("name", one_of(5, PLANES))
 def test_planes_of_any_size(name: str) -> None:
     attributes, shape = PLANES[name]
     groups = 2 if "group" in attributes else 1

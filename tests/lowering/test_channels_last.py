@@ -181,7 +181,7 @@ def test_one_tap_with_a_stride_over_a_line() -> None:
     check(text, {"f": weight(640, 640, 1)}, sizes)
 
 
-@pytest.mark.parametrize("name", one_of(2, DENSE))
+@pytest.mark.parametrize("name", one_of(3, DENSE))
 def test_convolutions(name: str) -> None:
     rule, channels, shape, attributes = DENSE[name]
     activated = f"c = Conv <{attributes}> (p, f, d) q = LeakyRelu (c)"

@@ -28,7 +28,7 @@ TAPS: dict[str, tuple[str, tuple[int, ...]]] = {
 """Attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", one_of(2, TAPS))
+@pytest.mark.parametrize("name", one_of(3, TAPS))
 def test_taps(name: str) -> None:
     attributes, shape = TAPS[name]
     groups = 3 if "group" in attributes else 1

@@ -50,7 +50,7 @@ TRANSPOSED = {
 """Axes, attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", one_of(3, TRANSPOSED))
+@pytest.mark.parametrize("name", one_of(5, TRANSPOSED))
 def test_transposed_convolutions_by_phases(name: str) -> None:
     axes, attributes, shape = TRANSPOSED[name]
     nodes = f"y = ConvTranspose <{attributes}> (x, f, c)"

@@ -29,7 +29,7 @@ VOLUMES = {
 """Attributes and the shape of the weight."""
 
 
-@pytest.mark.parametrize("name", one_of(3, VOLUMES))
+@pytest.mark.parametrize("name", one_of(5, VOLUMES))
 def test_volumes(name: str) -> None:
     attributes, shape = VOLUMES[name]
     text = f"""model (float[b, 4, d, h, 9] x) => (y) {{

@@ -25,7 +25,7 @@ J = symbolic.symbol("j")
     [
         ("v = Range(one, n, two)", (J,), "2*j + 1"),
         ("v = Neg(numbers)", (J,), None),
-        ("v = Sub(two, numbers)", (J,), "-1*j + 2"),
+        ("v = Sub(two, numbers)", (J,), "-j + 2"),
         ("a = Add(numbers, numbers) v = Mul(a, two)", (J,), "4*j"),
         ("a = Unsqueeze(numbers, at1) v = Expand(a, cube)", (0, J, 0), "j"),
         ("a = Unsqueeze(numbers, at1) v = Transpose(a)", (0, J), "j"),

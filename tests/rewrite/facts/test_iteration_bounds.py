@@ -25,8 +25,8 @@ def _body(steps: str, trip: str) -> str:
 @pytest.mark.parametrize(
     ("steps", "trip", "wanted"),
     [
-        ("a = Sub(last, i) b = Neg(t) v = Max(a, b)", "t", "T - 1*i - 1"),
-        ("a = Sub(last, i) v = Max(a, zero)", "t", "T - 1*i - 1"),
+        ("a = Sub(last, i) b = Neg(t) v = Max(a, b)", "t", "T - i - 1"),
+        ("a = Sub(last, i) v = Max(a, zero)", "t", "T - i - 1"),
         ("a = Sub(last, i) v = Min(a, zero)", "t", "0"),
         ("a = Add(i, one) v = Min(a, t)", "last", "i + 1"),
         ("a = Add(i, two) v = Min(a, t)", "last", "i + 2"),
