@@ -30,6 +30,7 @@ from looplift.rules.recurrence import FuseRecurrence
 from looplift.rules.recurrence.length_masks import UNKNOWN_MASK
 from looplift.rules.vectorization.after_loop import VectorizeAfterLoop
 
+from ..small_models import parse
 from .explained import TEXT, model, shown
 
 
@@ -158,6 +159,37 @@ CONVOLUTION = """g (float[T, 1, 1, N] xs, float[1, 1, N] h, float[1, 1, 3] w) =>
         }
     >
 }"""
+
+
+WINDOWS = """frames (float[B,L] x) => (float[B,F] y)
+    <int64 hop = {4}, int64 win = {8}, int64[1] nil = {0}, int64[1] one = {1}, int64 uno = {1}> {
+      s = Shape (x) l = Gather (s, uno) d = Sub (l, win) n0 = Div (d, hop) n = Add (n0, uno)
+      e = SequenceEmpty <dtype = 1> ()
+      q = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[]) p) => (bool co, seq(float[]) po) {
+        co = Identity (ci) a = Mul (i, hop) z = Add (a, win) a1 = Unsqueeze (a, nil) z1 = Unsqueeze (z, nil)
+        w = Slice (x, a1, z1, one) v = Mul (w, w) r = ReduceSum <keepdims = 1> (v, one)
+        po = SequenceInsert (p, r) }>
+      y = ConcatFromSequence <axis = 1> (q) }"""
+
+
+def test_the_size_from_which_on_a_loop_over_windows_runs() -> None:
+    (loop,) = explain(Request.of(parse(WINDOWS, opset=17))).remaining
+    (trial,) = [trial for trial in loop.trials if trial.removes]
+    assert trial.option == '--dim "L>=5"'
+
+
+def test_a_reversed_mask_is_not_called_a_prefix_mask() -> None:
+    """The mask that it reverses may be one."""
+    text = """g (float[T,B,3] x, bool[T,B] mask, float[B,3] h0) => (float[B,3] z)
+      <float[3,3] w = {1, 0, 0, 0, 1, 0, 0, 0, 1}, int64[1] back = {-1}, int64[1] nil = {0},
+       int64[1] low = {-9223372036854775808}, int64[1] one = {1}> {
+      xr = Slice (x, back, low, nil, back) mr = Slice (mask, back, low, nil, back)
+      z = Scan <num_scan_inputs = 2, body = b (float[B,3] h, float[B,3] xt, bool[B] m)
+        => (float[B,3] hn) {
+          p = MatMul (h, w) a = Add (p, xt) n = Tanh (a) c = Unsqueeze (m, one) hn = Where (c, n, h) }>
+        (h0, xr, mr) }"""
+    (loop,) = explain(Request.of(parse(text, opset=17))).remaining
+    assert [trial.option for trial in loop.trials] == ['--prefix-mask "mask axis 0"']
 
 
 def test_why_it_is_no_recurrence_comes_before_why_it_stays_a_loop() -> None:

@@ -116,6 +116,13 @@ class TestRewriting:
         with pytest.raises(LoopliftError, match="not an inference engine"):
             looplift.from_onnx(small(MASKED_RNN), engine="open-vino")
 
+    def test_operators_that_an_engine_keeps(self) -> None:
+        model = parse("""g (float[n] x) => (float[n] y) { y = com.microsoft.QuickGelu (x) }""")
+        model.opset_import.add(domain="com.microsoft", version=1)
+        looplift.from_onnx(model)
+        with pytest.raises(LoopliftError, match="kept for onnxruntime, which has it"):
+            looplift.from_onnx(model, engine="onnxruntime")
+
     def test_what_onnxruntime_does_is_no_matter(self, caplog: pytest.LogCaptureFixture) -> None:
         model = small(OPEN_BATCH)
         notes = looplift.rewrite(model).report.notes
