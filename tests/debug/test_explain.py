@@ -162,12 +162,13 @@ CONVOLUTION = """g (float[T, 1, 1, N] xs, float[1, 1, N] h, float[1, 1, 3] w) =>
 
 
 WINDOWS = """frames (float[B,L] x) => (float[B,F] y)
-    <int64 hop = {4}, int64 win = {8}, int64[1] nil = {0}, int64[1] one = {1}, int64 uno = {1}> {
+    <int64 hop = {4}, int64 win = {8}, int64[1] nil = {0}, int64[1] one = {1}, int64 uno = {1},
+     float[8] hann = {0, 1, 2, 3, 3, 2, 1, 0}> {
       s = Shape (x) l = Gather (s, uno) d = Sub (l, win) n0 = Div (d, hop) n = Add (n0, uno)
       e = SequenceEmpty <dtype = 1> ()
       q = Loop (n, , e) <body = b (int64 i, bool ci, seq(float[]) p) => (bool co, seq(float[]) po) {
         co = Identity (ci) a = Mul (i, hop) z = Add (a, win) a1 = Unsqueeze (a, nil) z1 = Unsqueeze (z, nil)
-        w = Slice (x, a1, z1, one) v = Mul (w, w) r = ReduceSum <keepdims = 1> (v, one)
+        w = Slice (x, a1, z1, one) v = Mul (w, hann) r = ReduceSum <keepdims = 1> (v, one)
         po = SequenceInsert (p, r) }>
       y = ConcatFromSequence <axis = 1> (q) }"""
 
