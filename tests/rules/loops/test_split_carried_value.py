@@ -155,3 +155,74 @@ def test_a_part_that_is_a_slice_from_which_another_part_reads() -> None:
     result = rewrite(before, verify=True)
     assert not result.report.defects
     assert result.report.commits["SplitCarriedValue"] == 1
+
+
+# --- rows that are written one by one ---
+
+RUNNING = Feeds(values={"n": [1, 2, 7]}, sizes=(0, 1, 2, 7))
+"""A loop that does not run leaves sizes of its scan outputs open."""
+AT = "int64[1,1] at0 = {0}, int64[1,1] at1 = {1}, int64[1,1] at2 = {-1}, int64 k2 = {2}"
+
+
+def _written(nodes: str, row: str = "row = Identity(u)", given: str = "") -> str:
+    """A Loop that carries three rows s; `nodes` make so of them."""
+    return f"""m (float[3,B] s0, int64 n) => (float[3,B] y, float[L,M,N] rows)
+      <{NUMBERS}, {AT}{given}> {{
+      y, rows = Loop (n, , s0) <body = b (int64 i, bool ci, float[3,B] s)
+            => (bool co, float[3,B] so, float[M,N] row) {{
+          {nodes} co = Identity(ci) {row} }}> }}"""
+
+
+P = "p0 = Gather<axis=0>(s, k0) p = Unsqueeze(p0, nil) q = Slice(s, one, two, nil) u = Sin(q)"
+WRITES = {
+    "all rows": f"{P} v = Sin(p) r = Add(p, q) a = ScatterND(s, at0, u) c = ScatterND(a, at1, v) "
+    "so = ScatterND(c, at2, r)",
+    "some rows": f"{P} v = Sin(p) a = ScatterND(s, at2, u) so = ScatterND(a, at0, v)",
+    "one row twice": f"{P} v = Sin(p) a = ScatterND(s, at1, u) so = ScatterND(a, at1, v)",
+    "what is read after it was written": f"{P} a = ScatterND(s, at0, u) w0 = Gather<axis=0>(a, k0) "
+    "w = Unsqueeze(w0, nil) o = Slice(a, one, two, nil) v = Add(w, o) so = ScatterND(a, at1, v)",
+    "a row that is moved": "u = Slice(s, nil, one, nil) so = ScatterND(s, at1, u)",
+    "an exchange": "u = Slice(s, nil, one, nil) v = Slice(s, one, two, nil) "
+    "a = ScatterND(s, at0, v) so = ScatterND(a, at1, u)",
+}
+
+
+@pytest.mark.parametrize("nodes", WRITES.values(), ids=WRITES.keys())
+def test_rows_that_are_written_one_by_one(nodes: str) -> None:
+    model = parse(_written(nodes), opset=18)
+    after, trace, engine = run_rules(model, [SplitCarriedValue])
+    assert trace.defects() == []
+    assert [commit.rule for commit in trace.commits()] == [SplitCarriedValue.name()]
+    (loop,) = (node for node in engine.index.walk() if node.op == "Loop")
+    assert len(LoopView(loop).carried) == 3
+    assert "ScatterND" not in ops(after)
+    assert_equivalent(model, after, FEEDS, 1e-6)
+    rewritten(model, RUNNING, 1e-6)
+
+
+def test_a_new_value_that_is_read_in_the_body() -> None:
+    nodes = f"{P} a = ScatterND(s, at0, u) so = ScatterND(a, at2, p)"
+    read = "z0 = Gather<axis=0>(so, k2) z1 = Gather<axis=0>(so, k0) z = Add(z0, z1) row = Unsqueeze(z, nil)"
+    model = parse(_written(nodes, read), opset=18)
+    after, trace, _ = run_rules(model, [SplitCarriedValue])
+    assert len(trace.commits()) == 1
+    assert_equivalent(model, after, FEEDS, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "row", "reason"),
+    [
+        (f"{P} so = ScatterND<reduction=\"add\">(s, at0, u)", "", "does not write one row"),
+        (f"{P} t = Reshape(i, square) so = ScatterND(s, t, u)", "", "does not write one row"),
+        (f"{P} w = Concat<axis=0>(u, p) so = ScatterND(s, pair, w)", "", "does not write one row"),
+        (f"{P} c = Sin(s) so = ScatterND(c, at0, u)", "", "does not write into"),
+        (f"{P} so = ScatterND(s, at0, u)", "row = Sin(so)", "reads other parts"),
+        (f"{P} so = ScatterND(s, at0, u)", "row = Identity(so)", "reads other parts"),
+    ],
+)  # fmt: skip
+def test_other_writes_stay(nodes: str, row: str, reason: str) -> None:
+    given = ", int64[2] square = {1, 1}, int64[2,1] pair = {0, 1}"
+    text = _written(nodes, row or "row = Identity(u)", given)
+    model = parse(text, opset=18)
+    assert reason in reason_of(SplitCarriedValue, model)
+    rewritten(model, RUNNING, 1e-6)
