@@ -27,6 +27,7 @@ from .contrib.normalization import (
     DecomposeSkipLayerNormalization,
 )
 from .contrib.rotary_embedding import DecomposeRotaryEmbedding
+from .loops.appended_reads import CarryAppendedElement
 from .loops.buffer_reads import CarryWrittenSlice
 from .loops.carried_values import (
     EliminateDeadCarriedValues,
@@ -206,6 +207,7 @@ PHASES: tuple[Phase, ...] = (
             UnpackCarriedSequence,
             ConcatOfConstructedSequence,
             ElementOfConstructedSequence,
+            CarryAppendedElement,
             SliceToGather,
             SqueezedSliceToGather,
             GatherAtIteration,

@@ -18,6 +18,7 @@ from ...rewrite.engine.rule import Match
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue, LoopView
+from ...rewrite.symbolic import Dim
 from .accumulation import AccumulatorRule, need_only_updated
 
 _SPLITTABLE = frozenset(
@@ -106,7 +107,7 @@ class SequenceInsertToScanOutput(AccumulatorRule[Insertion]):
         _need_equal_shapes(m, view, tensor, final, initial)
         runs = view.runs_at_least_once(m.facts)
         m.need(runs or not initial or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
-        at_front = _inserts_at_front(m, view, insert, len(initial))
+        at_front = inserts_at_front(m, view, insert, len(initial))
         return Insertion(tensor, initial, at_front, runs)
 
     def added(self, patch: Patch, update: Insertion) -> Tensor:
@@ -176,7 +177,7 @@ def _is_stack(node: Node) -> bool:
     return bool(node.attrs.get("new_axis", 0))
 
 
-def _inserts_at_front(m: Match, view: LoopView, insert: Node, initial: int) -> bool:
+def inserts_at_front(m: Match, view: LoopView, insert: Node, initial: Dim | None) -> bool:
     """Whether a SequenceInsert inserts at the front. Raises Miss if it does so at neither end.
 
     In the iterations, the sequence has `initial`, `initial` + 1, … elements.
@@ -184,8 +185,8 @@ def _inserts_at_front(m: Match, view: LoopView, insert: Node, initial: int) -> b
     if len(insert.inputs) < 3 or not insert.inputs[2].name:
         return False
     position, iteration = m.facts.scalar(insert.inputs[2]), m.facts.scalar(view.iteration)
-    if position is not None and iteration is not None:
-        is_length = symbolic.sub(position, iteration) == initial
+    if position is not None and iteration is not None and initial is not None:
+        is_length = symbolic.eq(position, symbolic.add(iteration, initial)) is True
         # At position 0 of an empty sequence, the front is the end.
         if is_length and position != 0:
             return False

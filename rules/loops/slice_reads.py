@@ -227,8 +227,8 @@ class SqueezedSlice:
     axis: int
     number: int
     """The number of the axis among the operands of the Slice."""
-    never_negative: bool
-    """Whether the start is known not to be negative."""
+    never_clamped: bool
+    """Whether the start is a position of the axis wherever one element is left."""
 
 
 class SqueezedSliceToGather(Rule[SqueezedSlice]):
@@ -272,14 +272,17 @@ class SqueezedSliceToGather(Rule[SqueezedSlice]):
         for other in slices:
             whole = other is own or takes_whole_axis(m, other, shape[other.axis])
             m.need(whole, "axis {} is sliced as well", other.axis)
-        inside = own.start is not None and nonnegative_in_iteration(m.facts, own.start)
+        # The last element starts at -1 in an axis of any length.
+        inside = own.start is not None and (
+            own.start == -1 or nonnegative_in_iteration(m.facts, own.start)
+        )
         return SqueezedSlice(node, axis, own.number, inside)
 
     def apply(self, patch: Patch, found: SqueezedSlice) -> None:
         x, starts = found.slice.inputs[:2]
         emit = patch.builder(patch.root.outputs[0])
         position = emit("Gather", starts, emit.scalar(found.number), axis=0)
-        if not found.never_negative:
+        if not found.never_clamped:
             # A Slice that starts before the axis starts with its first element.
             size = emit("Gather", emit("Shape", x), emit.scalar(found.axis), axis=0)
             if patch.facts.dtype(starts) != INT64:
