@@ -319,20 +319,34 @@ def _both_directions(node: Node) -> list[tuple[str, Sequence[Tensor]]]:
 
 def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
     """A comparison of the positions along an axis with one limit for each row, or one for all."""
-    rank = facts.rank(node.outputs[0])
+    shape = facts.shape(node.outputs[0])
     for op, (positions, limit) in (*_both_directions(node), *_compared_terms(facts, node)):
         limit = _before_expansion(facts, limit)
-        shape, rows = facts.shape(positions), facts.shape(limit)
-        whole = _as_integers(facts, limit)
-        if rank is None or shape is None or rows is None or whole is None:
+        rows, whole = facts.shape(limit), _as_integers(facts, limit)
+        if shape is None or rows is None or whole is None:
             continue
-        own, other = axis - (rank - len(shape)), axis - (rank - len(rows))
-        found = _positions_along(facts, positions, own) if own >= 0 else None
+        other = axis - (len(shape) - len(rows))
+        own = _axis_with_all(facts, positions, shape, axis)
+        found = None if own is None else _positions_along(facts, positions, own)
         is_per_row = (other < 0 or rows[other] == 1) and sum(n != 1 for n in rows) < 2
         if found is not None and is_per_row:
             is_rounded = facts.dtype(limit) == TensorProto.FLOAT
             return _length_test(op, found, whole, is_rounded=is_rounded)
     return None
+
+
+def _axis_with_all(
+    facts: Facts, operand: Tensor, shape: Sequence[Dim], axis: int
+) -> int | None:
+    """The axis of an operand of a broadcast that is an axis of the result, without repetition.
+
+    None where the operand lacks the axis, or may have one element that is repeated along it.
+    """
+    given = facts.shape(operand)
+    own = axis - (len(shape) - len(given or ()))
+    if given is None or own < 0 or symbolic.eq(given[own], shape[axis]) is not True:
+        return None
+    return own
 
 
 def _compared_terms(facts: Facts, node: Node) -> list[tuple[str, Sequence[Tensor]]]:
@@ -421,8 +435,7 @@ def _positions_of_range(facts: Facts, node: Node) -> _Positions | None:
     start, limit, step = (facts.scalar(tensor) for tensor in node.inputs)
     if step == 1 and isinstance(start, int):
         return _Positions(start)
-    is_integral = facts.dtype(node.outputs[0]) in _INDEX_TYPES
-    if step == -1 and isinstance(limit, int) and is_integral:
+    if step == -1 and isinstance(limit, int):
         return _Positions(limit + 1, is_reverse=True)
     return None
 
@@ -431,11 +444,9 @@ def _positions_before(facts: Facts, node: Node, axis: int) -> _Positions | None:
     """The positions that the differences of one number and positions are: n - 1 - Range(0, n)."""
     minuend, subtrahend = node.inputs
     number, shape = uniform_integer(facts, minuend), facts.shape(node.outputs[0])
-    rank = facts.rank(subtrahend)
-    if number is None or shape is None or rank is None or axis < len(shape) - rank:
-        return None
-    found = _positions_along(facts, subtrahend, axis - (len(shape) - rank))
-    if found is None:
+    own = None if shape is None else _axis_with_all(facts, subtrahend, shape, axis)
+    found = None if own is None else _positions_along(facts, subtrahend, own)
+    if number is None or shape is None or found is None:
         return None
     first = symbolic.sub(symbolic.sub(number, found.first), symbolic.sub(shape[axis], 1))
     return _Positions(first, not found.is_reverse) if isinstance(first, int) else None

@@ -39,7 +39,7 @@ CONSTANTS = f"""float[2,3] w = {{{numbers(6, 0.0)}}}, float[3,3] v = {{{numbers(
     int64[1] one = {{1}}, int64 uno = {{1}}, int64[1] nil = {{0}}, int64 nul = {{0}}, int64 two = {{2}},
     float zero = {{0}}, float onef = {{1}}, int64[2] size = {{3, 3}}, int64[3] keep = {{0, 0, 1}},
     int64[1] far = {{2147483647}}, int64[2] other = {{3, -1}}, int64[1] back = {{-1}},
-    int64[1] low = {{-9223372036854775808}}, int64[1] two1 = {{2}}"""
+    int64[1] low = {{-9223372036854775808}}, int64[1] two1 = {{2}}, int64[2] square = {{1, 1}}"""
 GIVEN = "float[T,B,2] x, float[B,3] h0, int64[B] l"
 
 
@@ -189,6 +189,16 @@ NO_LENGTHS = {
         f = Cast<to=7>(s0) s = Greater(f, two)""",
     "difference from one": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) e = Sub(i1, l)
         f = Mul(e, e) s = Less(f, uno)""",
+    "one position for all": """n1 = Reshape(n, one) ls = Shape(l) s1 = Concat<axis=0>(n1, ls) e = Expand(l, s1)
+        z0 = Reshape(nul, square) s = Less(z0, e)""",
+    "one position for all, tiled": """n1 = Reshape(n, one) s1 = Concat<axis=0>(n1, one) l1 = Unsqueeze(l, nil)
+        e = Tile(l1, s1) z0 = Reshape(nul, square) s = Less(z0, e)""",
+    "difference from one position": """n1 = Reshape(n, one) ls = Shape(l) s1 = Concat<axis=0>(n1, ls)
+        e = Expand(l, s1) z0 = Reshape(nul, square) d = Sub(z0, e) s = Less(d, nul)""",
+    "one number before the last": """n1 = Reshape(n, one) k = Sub(n, uno) ke = Expand(k, n1) d = Sub(ke, nil)
+        d1 = Unsqueeze(d, one) s = Less(d1, l)""",
+    "one number before a later one": """n1 = Reshape(n, one) k = Add(n, two) ke = Expand(k, n1)
+        three = Constant<value_ints = [3]>() d = Sub(ke, three) d1 = Unsqueeze(d, one) s = Less(d1, l)""",
     "of fractions": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
         lf = Cast<to=1>(l) l1 = Sin(lf) s = Less(i2, l1)""",
 }
