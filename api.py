@@ -353,6 +353,7 @@ def import_request(
     rewrite that fails if that is needed, or if anything is asserted.
     """
     from .lowering.emit import ImportOptions, emit_graph, prepare, warn_of_defects
+    from .lowering.support import UnknownOperatorError
 
     given = ImportOptions(**arguments, base_dir=request.base_dir)
     warn_of_defects(request.proto)
@@ -369,16 +370,25 @@ def import_request(
         failure = error
         _log.warning("The model is imported as it is, because it cannot be rewritten: %s", error)
     else:
-        return emit_graph(
-            engine.model,
-            options,
-            original,
-            weights=weights,
-            sizes=engine.assertions.dims,
-            ranks=ranks,
-            declined=declined,
-            facts=engine.facts,
-        )
+        try:
+            return emit_graph(
+                engine.model,
+                options,
+                original,
+                weights=weights,
+                sizes=engine.assertions.dims,
+                ranks=ranks,
+                declined=declined,
+                facts=engine.facts,
+            )
+        except UnknownOperatorError as error:
+            if not request.options.engine.has_contrib_operators:
+                raise
+            name = request.options.engine.name
+            own = f"Operators that only {name} has stay in a model for {name}: import it for TVM"
+            raise UnknownOperatorError(
+                error.what, where=error.where, remedy=f"{own}. {error.remedy}"
+            ) from None
     try:
         return emit_graph(read_model(proto, request.base_dir), options, original, weights=weights)
     except (LookupError, AttributeError, AssertionError):
@@ -412,11 +422,6 @@ def _rewritten(
         for reason in reasons_at(engine, node)
         if ANY not in reason.kind.roots()
     }
-    if request.options.engine.has_contrib_operators:
-        name = request.options.engine.name
-        declined = dict.fromkeys(
-            declined, f"kept for {name}, which has it; import the model without naming {name}"
-        )
     # What onnxruntime does with a form does not matter: TVM runs the module.
     notes = (note for note in trace.notes() if not note.startswith(ABOUT_ONNXRUNTIME))
     for warning in (*engine.assertions.notes(), *notes):

@@ -193,20 +193,23 @@ def require_steps(bb: Any, value: Value) -> None:
         return
     is_zero = relax.op.equal(tensor, relax.const(0, tensor.ty.dtype))
     number = relax.op.sum(relax.op.astype(is_zero, "int64"), keepdims=False)
-    found = bb.normalize(relax.op.tensor_to_shape(bb.normalize(relax.op.reshape(number, [1]))))
-    bb.match_cast(found, relax.ShapeType([tirx.IntImm("int64", 0)]))
+    count = bb.normalize(relax.op.reshape(number, [1]))
+    _require_zeros(bb, bb.normalize(relax.op.tensor_to_shape(count)))
 
 
-def require_zero(bb: Any, size: Any) -> None:
+def require_zero(bb: Any, expression: Any) -> None:
     """Makes a run fail in which a symbolic expression is not 0."""
-    found = bb.emit(relax.ShapeExpr([size]))
-    bb.match_cast(found, relax.ShapeType([tirx.IntImm("int64", 0)]))
+    _require_zeros(bb, bb.emit(relax.ShapeExpr([expression])))
 
 
 def fail_when_run(bb: Any) -> None:
     """Makes each run fail that gets here."""
-    one = bb.normalize(relax.op.tensor_to_shape(relax.const(np.ones(1, "int64"))))
-    bb.match_cast(one, relax.ShapeType([tirx.IntImm("int64", 0)]))
+    _require_zeros(bb, bb.normalize(relax.op.tensor_to_shape(relax.const(np.ones(1, "int64")))))
+
+
+def _require_zeros(bb: Any, shape: Value) -> None:
+    """Makes a run fail in which a shape of one size is not (0,)."""
+    bb.match_cast(shape, relax.ShapeType([tirx.IntImm("int64", 0)]))
 
 
 def sizes_in_tensor(bb: Any, tensor: Value) -> list[Any] | None:

@@ -180,16 +180,16 @@ def _is_stack(node: Node) -> bool:
 def inserts_at_front(m: Match, view: LoopView, insert: Node, initial: Dim | None) -> bool:
     """Whether a SequenceInsert inserts at the front. Raises Miss if it does so at neither end.
 
-    In the iterations, the sequence has `initial`, `initial` + 1, … elements.
+    Iteration i finds `initial` + i elements in the sequence.
     """
     if len(insert.inputs) < 3 or not insert.inputs[2].name:
         return False
     position, iteration = m.facts.scalar(insert.inputs[2]), m.facts.scalar(view.iteration)
-    if position is not None and iteration is not None and initial is not None:
-        is_length = symbolic.eq(position, symbolic.add(iteration, initial)) is True
-        # At position 0 of an empty sequence, the front is the end.
-        if is_length and position != 0:
-            return False
+    length = None
+    if iteration is not None and initial is not None:
+        length = symbolic.add(iteration, initial)
+    if position is not None and length is not None and symbolic.eq(position, length) is True:
+        return False
     m.need(
         position == 0,
         "{} inserts at position {}, not at an end",

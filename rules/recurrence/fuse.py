@@ -3,9 +3,9 @@
    ys, h, c = Loop(n, , h0, c0) { x_t = Gather(x, i)  gates = x_t·W + h·R + b … }
 -> Y, h, c = LSTM(x, W, R, B, , h0, c0)    ys = Squeeze(Y)
 
-A loop over rows of lengths of their own that starts at the last time step becomes an operator with
-the direction reverse. Any other loop becomes one that runs forward, over the sequence in the order
-in which the loop reads it; `AbsorbReversal` turns that around where the results are reversed, too.
+A loop over padded rows that runs from the last time step to the first becomes an operator with
+direction=reverse. Any other loop becomes one that runs forward, over the sequence in the order in
+which the loop reads it; `AbsorbReversal` turns that around where the results are reversed, too.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class FuseRecurrence(Rule[LoopCell]):
 class _OperatorResults:
     """The results of the operator, whose axes are (time, direction, batch, hidden).
 
-    A loop whose first iteration has the last time step has them in reverse order.
+    If `LoopCell.is_reverse`, iteration i has time step n - 1 - i of n.
     """
 
     sequence: Tensor
@@ -159,7 +159,7 @@ def _operator(emit: Builder, facts: Facts, found: LoopCell) -> _OperatorResults:
     finals = [lens.final_state(v, i) if v.name else v for v, i in zip(finals, initial)]
     with_state = None
     if keeps_state:
-        # Without an initial state, that is zero, as Y is.
+        # An initial state that is left out is zero, and so is Y beyond the length.
         beyond = initial[0] if found.is_reverse else finals[0]
         with_state = sequence if beyond is None else lens.with_state(sequence, beyond)
     return _OperatorResults(sequence, with_state, finals)

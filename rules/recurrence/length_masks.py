@@ -335,9 +335,7 @@ def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
     return None
 
 
-def _axis_with_all(
-    facts: Facts, operand: Tensor, shape: Sequence[Dim], axis: int
-) -> int | None:
+def _axis_with_all(facts: Facts, operand: Tensor, shape: Sequence[Dim], axis: int) -> int | None:
     """The axis of an operand of a broadcast that is an axis of the result, without repetition.
 
     None where the operand lacks the axis, or may have one element that is repeated along it.

@@ -52,7 +52,7 @@ class HiddenResult:
     value: Tensor
     layout: CellLayout
     keeps_state: bool
-    """Whether it has the last state beyond the length of a row, where Y is zero."""
+    """Whether it equals the carried state beyond the length of a row, where Y is zero."""
 
 
 @dataclass(frozen=True, eq=False)
