@@ -26,8 +26,8 @@ from ...rewrite.facts.reads import reverses
 from ...rewrite.graph.ir import Constant, Node, Tensor, Variable, optional
 from . import affine_forms
 from .affine_forms import SymbolicInput, as_matrix
-from .length_masks import uniform_integer
 from .lifting import RNN_FLOATS, BatchAxis, LiftedValue, Lifter, numpy_type
+from .position_runs import uniform_integer
 from .time_steps import direction
 from .weights import Array
 

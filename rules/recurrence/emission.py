@@ -312,7 +312,10 @@ def emit_row_lengths(
     count = emit.trip_count(loop)
     # Adding the shift after clamping cannot overflow.
     last = emit("Sub", count, emit.vector(shift)) if shift else count
-    clamped = emit.max(emit.min(limit, last), emit.vector(-shift))
+    # Not Min and Max: those of onnxruntime 1.31 take the numbers from 2**31 to 2**32 for negative.
+    clamped = emit("Where", emit("Less", limit, last), limit, last)
+    least = emit.vector(-shift)
+    clamped = emit("Where", emit("Less", clamped, least), least, clamped)
     value = emit("Add", clamped, emit.vector(shift)) if shift else clamped
     shape = facts.shape(lengths.limit) or ()
     sizes = [n for k, n in enumerate(shape) if k != lengths.mask_axis and n != 1]

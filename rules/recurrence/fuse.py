@@ -40,7 +40,7 @@ from .emission import (
     omitted,
     to_operator_axes,
 )
-from .length_masks import EXACT_IN_FLOAT
+from .length_masks import EXACT_IN_FLOAT, RowLengths
 from .lifting import CellLayout
 from .loop_cells import CellInput, LoopCell, find_loop_cell, inner_value, is_final_read
 
@@ -78,7 +78,10 @@ class FuseRecurrence(Rule[LoopCell]):
     def match(self, m: Match) -> LoopCell:
         loop = need_counted_loop(m)
         m.need(bool(loop.carried), "it carries no value")
-        return find_loop_cell(m.facts, loop)
+        found = find_loop_cell(m.facts, loop)
+        rounded = found.masks is not None and _is_rounded(found.masks.lengths, loop)
+        m.need(not (m.options.strict and rounded), "--strict: positions are compared as floats")
+        return found
 
     def apply(self, patch: Patch, found: LoopCell) -> None:
         emit = patch.builder(found.states[0].output)
@@ -90,6 +93,9 @@ class FuseRecurrence(Rule[LoopCell]):
         loop = patch.loop(found.loop.node)
         loop.drop_carried(k for k, s in enumerate(found.loop.carried) if s in found.states)
         loop.remove_if_unused()
+        # A body that goes on may read more scan inputs than it carries values less, but each time
+        # there are fewer cells in it.
+        patch.toward_normal_form()
         _note_limits(patch, found)
 
 
@@ -287,7 +293,7 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
         patch.note(f"the operands are {BROADCASTS}, as in the first iteration of the loop")
     if found.masks is not None:
         lengths = found.masks.lengths
-        if lengths.is_rounded and not _is_exact_in_float(loop):
+        if _is_rounded(lengths, loop):
             patch.note(
                 f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations; "
                 "--strict keeps the loop"
@@ -303,5 +309,7 @@ BROADCASTS = "broadcast to one batch"
 """What a note says of operands of different batch sizes."""
 
 
-def _is_exact_in_float(loop: CountedLoop) -> bool:
-    return loop.count is not None and symbolic.le(loop.count, EXACT_IN_FLOAT) is True
+def _is_rounded(lengths: RowLengths, loop: CountedLoop) -> bool:
+    """Whether a comparison of time steps with lengths may round them."""
+    is_exact = loop.count is not None and symbolic.le(loop.count, EXACT_IN_FLOAT) is True
+    return lengths.is_rounded and not is_exact

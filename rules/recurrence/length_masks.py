@@ -28,13 +28,10 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
-from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.counted_loop import CountedLoop, SliceRead
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import is_prefix_mask
 from ...rewrite.facts.purity import MIRRORED, TOTAL_ELEMENTWISE
-from ...rewrite.facts.reads import axis_slices, reverses
-from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.index import Use
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.graph.views import CarriedValue, ScanOutput
@@ -42,15 +39,28 @@ from ...rewrite.running.evaluate import NotEvaluated, evaluate
 from ...rewrite.symbolic import Dim
 from . import affine_forms
 from .lifting import Axis, BatchAxis, CellLayout, LiftedValue, numpy_type
+from .position_runs import (
+    FLOAT_TYPES,
+    INDEX_TYPES,
+    OperandAxis,
+    PositionRun,
+    axis_without_repetition,
+    operand_axis,
+    position_run,
+    uniform_integer,
+)
 
 UNKNOWN_MASK = "not known to be a prefix mask"
 """What reasons say of a mask that may be any data."""
-EXACT_IN_FLOAT = 1 << 24
-"""The number of iterations whose numbers are exact in single precision. Comparing them with a
+MOST_OFFSET = 1 << 10
+"""The largest number by which a position may differ from a time step. Then no type of positions
+wraps around or rounds them before the number of iterations alone does."""
+EXACT_IN_FLOAT = (1 << 24) - MOST_OFFSET
+"""The number of iterations whose positions are exact in single precision. Comparing them with a
 rounded limit is exact as well: rounding moves no limit across an exact number."""
 
-_INDEX_TYPES = (TensorProto.INT32, TensorProto.INT64)
-_FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE)
+_UNIT_AXES = frozenset({"Identity", "Squeeze", "Unsqueeze"})
+"""Operators that add or remove axes of size 1 only."""
 _COMPARE = {
     "Less": operator.lt,
     "LessOrEqual": operator.le,
@@ -76,6 +86,10 @@ class RowLengths:
     is_reverse: bool = False
     """Whether the first iteration has the last time step."""
 
+    def turned(self, turns: bool) -> RowLengths:
+        """The same lengths, for the opposite order of the iterations if `turns`."""
+        return replace(self, is_reverse=self.is_reverse != turns)
+
 
 @dataclass(frozen=True)
 class LengthTest:
@@ -84,6 +98,10 @@ class LengthTest:
     lengths: RowLengths
     within: bool
     """The value within the length."""
+
+    def turned(self, turns: bool) -> LengthTest:
+        """The same test, for the opposite order of the iterations if `turns`."""
+        return replace(self, lengths=self.lengths.turned(turns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,27 +154,18 @@ def _in_iterations(
     facts: Facts, loop: CountedLoop, read: SliceRead, test: LengthTest
 ) -> LengthTest | None:
     """A test of the positions along the axis of a read as a test of the iterations; or None."""
-    lengths = test.lengths
-    if lengths.is_reverse and not loop.reads_whole_axis(
-        facts.known_shape(read.sequence)[read.axis]
-    ):
+    length = facts.known_shape(read.sequence)[read.axis]
+    if test.lengths.is_reverse and not loop.reads_whole_axis(length):
         return None
-    is_reverse = lengths.is_reverse != read.reverse
-    return replace(test, lengths=replace(lengths, is_reverse=is_reverse))
-
-
-@dataclass(frozen=True)
-class _Positions:
-    """The numbers i + first in the iterations or along an axis, or n - 1 - i + first of n."""
-
-    first: int
-    is_reverse: bool = False
+    return test.turned(read.reverse)
 
 
 def _length_test(
-    op: str, positions: _Positions, limit: Tensor, *, is_rounded: bool = False
-) -> LengthTest:
-    """The comparison `positions op limit`."""
+    op: str, positions: PositionRun, limit: Tensor, *, is_rounded: bool = False
+) -> LengthTest | None:
+    """The comparison `positions op limit`; None for positions far from the time steps."""
+    if abs(positions.first) > MOST_OFFSET:
+        return None
     shift = int(op in ("LessOrEqual", "Greater")) - positions.first
     lengths = RowLengths(limit, shift, is_rounded=is_rounded, is_reverse=positions.is_reverse)
     return LengthTest(lengths, op in ("Less", "LessOrEqual"))
@@ -166,7 +175,7 @@ def _length_test(
 
 
 def _test_in_body(
-    facts: Facts, loop: CountedLoop, counters: dict[Dim, int], node: Node
+    facts: Facts, loop: CountedLoop, counters: dict[Dim, PositionRun], node: Node
 ) -> LengthTest | None:
     """A comparison of the iteration number with a limit from outside."""
     if node.domain or node.op not in MIRRORED:
@@ -182,7 +191,7 @@ def _test_in_body(
 
 def _outer_integers(facts: Facts, loop: CountedLoop, tensor: Tensor) -> Tensor | None:
     """The outer integers that a value is, apart from added or removed axes of size 1."""
-    while (home := facts.index.home(tensor)) is not None and facts.dtype(tensor) in _INDEX_TYPES:
+    while (home := facts.index.home(tensor)) is not None and facts.dtype(tensor) in INDEX_TYPES:
         if not facts.index.encloses(loop.body, home):
             return tensor
         node = facts.index.producer(tensor)
@@ -193,35 +202,35 @@ def _outer_integers(facts: Facts, loop: CountedLoop, tensor: Tensor) -> Tensor |
 
 
 def _positions_of(
-    facts: Facts, loop: CountedLoop, counters: dict[Dim, int], tensor: Tensor
-) -> _Positions | None:
-    """The positions that a value of the body is in the iterations."""
+    facts: Facts, loop: CountedLoop, counters: dict[Dim, PositionRun], tensor: Tensor
+) -> PositionRun | None:
+    """The run that a value of the body goes through in the iterations."""
     number = uniform_integer(facts, tensor)
     if number is None or isinstance(number, int):
         return None
-    for counter, start in counters.items():
+    for counter, run in counters.items():
         distance = symbolic.sub(number, counter)
         if isinstance(distance, int):
-            return _Positions(start + distance)
+            return replace(run, first=run.first + distance)
         if loop.count is not None:
             last = symbolic.sub(symbolic.add(number, counter), loop.count)
             if isinstance(last, int):
-                return _Positions(last + 1 - start, is_reverse=True)
+                return PositionRun(last + 1 - run.first, not run.is_reverse)
     return None
 
 
-def _counters(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Dim, int]]:
-    """The symbols of values that are k, k+1, k+2, … in the iterations, each with its k."""
+def _counters(facts: Facts, loop: CountedLoop) -> Iterator[tuple[Dim, PositionRun]]:
+    """The symbols of integers that go through a run in the iterations, each with its run."""
     if loop.iteration is not None:
-        yield from _symbol(facts, loop.iteration, 0)
+        yield from _symbol(facts, loop.iteration, PositionRun(0))
     for state in loop.carried:
         start = facts.scalar(state.initial)
         if isinstance(start, int) and _grows_by_one(facts, state):
-            yield from _symbol(facts, state.input, start)
+            yield from _symbol(facts, state.input, PositionRun(start))
     for read in loop.reads:
-        found = None if read.reverse else _positions_along(facts, read.sequence, read.axis)
-        if found is not None and not found.is_reverse:
-            yield from _symbol(facts, read.slice, found.first)
+        run = None if read.reverse else position_run(facts, read.sequence, read.axis)
+        if run is not None and not run.is_reverse:
+            yield from _symbol(facts, read.slice, run)
 
 
 def _grows_by_one(facts: Facts, state: CarriedValue) -> bool:
@@ -229,39 +238,13 @@ def _grows_by_one(facts: Facts, state: CarriedValue) -> bool:
     if node is None or node.domain or node.op != "Add" or state.input not in node.inputs:
         return False
     other = node.inputs[1] if node.inputs[0] is state.input else node.inputs[0]
-    return facts.scalar(other) == 1 and facts.dtype(other) in _INDEX_TYPES
+    return facts.scalar(other) == 1 and facts.dtype(other) in INDEX_TYPES
 
 
-def _symbol(facts: Facts, tensor: Tensor, start: int) -> Iterator[tuple[Dim, int]]:
+def _symbol(facts: Facts, tensor: Tensor, run: PositionRun) -> Iterator[tuple[Dim, PositionRun]]:
     number = facts.scalar(tensor)
     if number is not None and not isinstance(number, (bool, int)):
-        yield number, start
-
-
-_REPEATING = frozenset({"Cast", "Expand", "Identity", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
-"""Operators whose results consist of elements of their first operand."""
-_UNIT_AXES = frozenset({"Identity", "Squeeze", "Unsqueeze"})
-"""Those that add or remove axes of size 1 only."""
-
-
-def uniform_integer(facts: Facts, tensor: Tensor) -> Dim | None:
-    """The number that all elements of an integer tensor are; None where it is not known."""
-    values = facts.of(tensor).values
-    while not values:
-        node = facts.index.producer(tensor)
-        if facts.dtype(tensor) not in _INDEX_TYPES or node is None or node.domain:
-            return None  # a Cast to another type may wrap around
-        sources = node.inputs[:1] if node.op in _REPEATING else []
-        if node.op == "Add":
-            pairs = zip(node.inputs, node.inputs[::-1])
-            sources = [value for value, other in pairs if is_filled_with(facts, other, 0)]
-        if not sources:
-            return None
-        tensor = sources[0]
-        values = facts.of(tensor).values
-    first = values[0]
-    same = all(v == first for v in values)
-    return first if same and first is not None and not isinstance(first, bool) else None
+        yield number, run
 
 
 # --- comparisons for all iterations, outside the loop ---
@@ -274,22 +257,16 @@ def _test_along(facts: Facts, tensor: Tensor, axis: int) -> LengthTest | None:
     """
     is_negated = is_reverse = False
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
-        if reverses(facts, node, axis):
-            is_reverse = not is_reverse
-            tensor = node.inputs[0]
-            continue
         if node.op not in MIRRORED:
             is_negated ^= node.op == "Not"
-            source_axis = _operand_axis(facts, node, axis)
-            if source_axis is None:
+            source = operand_axis(facts, node, axis)
+            if source is None:
                 return None
-            tensor, axis = node.inputs[0], source_axis
+            tensor, axis, is_reverse = node.inputs[0], source.axis, is_reverse != source.is_reversed
             continue
         test = _comparison_along(facts, node, axis)
         if test is not None:
-            order = test.lengths.is_reverse != is_reverse
-            lengths = replace(test.lengths, is_reverse=order)
-            return LengthTest(lengths, test.within != is_negated)
+            return LengthTest(test.lengths.turned(is_reverse), test.within != is_negated)
         mask, keeps = _threshold(facts, node)
         if mask is None:
             return None
@@ -326,25 +303,13 @@ def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
         if shape is None or rows is None or whole is None:
             continue
         other = axis - (len(shape) - len(rows))
-        own = _axis_with_all(facts, positions, shape, axis)
-        found = None if own is None else _positions_along(facts, positions, own)
+        own = axis_without_repetition(facts, positions, shape, axis)
+        found = None if own is None else position_run(facts, positions, own)
         is_per_row = (other < 0 or rows[other] == 1) and sum(n != 1 for n in rows) < 2
         if found is not None and is_per_row:
             is_rounded = facts.dtype(limit) == TensorProto.FLOAT
             return _length_test(op, found, whole, is_rounded=is_rounded)
     return None
-
-
-def _axis_with_all(facts: Facts, operand: Tensor, shape: Sequence[Dim], axis: int) -> int | None:
-    """The axis of an operand of a broadcast that is an axis of the result, without repetition.
-
-    None where the operand lacks the axis, or may have one element that is repeated along it.
-    """
-    given = facts.shape(operand)
-    own = axis - (len(shape) - len(given or ()))
-    if given is None or own < 0 or symbolic.eq(given[own], shape[axis]) is not True:
-        return None
-    return own
 
 
 def _compared_terms(facts: Facts, node: Node) -> list[tuple[str, Sequence[Tensor]]]:
@@ -380,141 +345,16 @@ def _expands(facts: Facts, node: Node) -> bool:
 
 def _as_integers(facts: Facts, tensor: Tensor) -> Tensor | None:
     """The integers that a value is, or was before a Cast to floats; None for any other value."""
-    if facts.dtype(tensor) in _INDEX_TYPES:
+    if facts.dtype(tensor) in INDEX_TYPES:
         return tensor
     node = facts.index.producer(tensor)
     while node is not None and not node.domain and node.op in _UNIT_AXES:
         tensor = node.inputs[0]
         node = facts.index.producer(tensor)
-    is_cast = node is not None and node.op == "Cast" and facts.dtype(tensor) in _FLOAT_TYPES
-    if node is None or not is_cast or facts.dtype(node.inputs[0]) not in _INDEX_TYPES:
+    is_cast = node is not None and node.op == "Cast" and facts.dtype(tensor) in FLOAT_TYPES
+    if node is None or not is_cast or facts.dtype(node.inputs[0]) not in INDEX_TYPES:
         return None
     return node.inputs[0]
-
-
-def _positions_along(facts: Facts, tensor: Tensor, axis: int) -> _Positions | None:
-    """The positions that the values along an axis are, at each place of the other axes."""
-    is_reverse = False
-    while facts.dtype(tensor) in (*_INDEX_TYPES, *_FLOAT_TYPES):
-        array = facts.constant(tensor)
-        if array is not None:
-            found = _positions_in(np.moveaxis(array, axis, 0)) if array.size else None
-            return _turned(found, is_reverse)
-        node = facts.index.producer(tensor)
-        if node is None or node.domain:
-            return None
-        if node.op == "Range":
-            return _turned(_positions_of_range(facts, node), is_reverse)
-        if node.op == "Sub":
-            return _turned(_positions_before(facts, node, axis), is_reverse)
-        if node.op == "CumSum":
-            first = _start_of_running_count(facts, node, axis)
-            return None if first is None else _Positions(first, is_reverse)
-        if reverses(facts, node, axis):
-            is_reverse = not is_reverse
-            tensor = node.inputs[0]
-            continue
-        source_axis = _operand_axis(facts, node, axis)
-        if source_axis is None:
-            return None
-        tensor, axis = node.inputs[0], source_axis
-    return None
-
-
-def _turned(positions: _Positions | None, is_reverse: bool) -> _Positions | None:
-    """Positions along an axis that is then reversed, or not."""
-    if positions is None or not is_reverse:
-        return positions
-    return replace(positions, is_reverse=not positions.is_reverse)
-
-
-def _positions_of_range(facts: Facts, node: Node) -> _Positions | None:
-    """The positions that the numbers of a Range are: k, k+1, …, or …, k+1, k."""
-    start, limit, step = (facts.scalar(tensor) for tensor in node.inputs)
-    if step == 1 and isinstance(start, int):
-        return _Positions(start)
-    if step == -1 and isinstance(limit, int):
-        return _Positions(limit + 1, is_reverse=True)
-    return None
-
-
-def _positions_before(facts: Facts, node: Node, axis: int) -> _Positions | None:
-    """The positions that the differences of one number and positions are: n - 1 - Range(0, n)."""
-    minuend, subtrahend = node.inputs
-    number, shape = uniform_integer(facts, minuend), facts.shape(node.outputs[0])
-    own = None if shape is None else _axis_with_all(facts, subtrahend, shape, axis)
-    found = None if own is None else _positions_along(facts, subtrahend, own)
-    if number is None or shape is None or found is None:
-        return None
-    first = symbolic.sub(symbolic.sub(number, found.first), symbolic.sub(shape[axis], 1))
-    return _Positions(first, not found.is_reverse) if isinstance(first, int) else None
-
-
-def _positions_in(numbers: np.ndarray) -> _Positions | None:
-    """The positions that the values of an array along its first axis are."""
-    for values, is_reverse in ((numbers, False), (numbers[::-1], True)):
-        if not np.isfinite(values.flat[0]):
-            return None
-        first = int(values.flat[0])
-        wanted = np.arange(first, first + len(values)).reshape(-1, *[1] * (values.ndim - 1))
-        if np.array_equal(values, np.broadcast_to(wanted, values.shape)):
-            return _Positions(first, is_reverse)
-    return None
-
-
-def _start_of_running_count(facts: Facts, node: Node, axis: int) -> int | None:
-    """The first element of a CumSum of ones."""
-    along, rank = facts.scalar(node.inputs[1]), facts.rank(node.inputs[0])
-    if node.attrs.get("reverse", 0) or not isinstance(along, int) or rank is None:
-        return None
-    if along % rank != axis or not is_filled_with(facts, node.inputs[0], 1):
-        return None
-    return 0 if node.attrs.get("exclusive", 0) else 1
-
-
-def _operand_axis(facts: Facts, node: Node, axis: int) -> int | None:
-    """The axis of the operand whose elements a result has along an axis, in the same order."""
-    if node.op in ("Cast", "Identity", "Not"):
-        return axis
-    if node.op == "Transpose" and (perm := node.attrs.get("perm")) is not None:
-        return int(perm[axis])
-    if node.op == "Reshape":
-        return _operand_axis_of_reshape(facts, node, axis)
-    if node.op in ("Expand", "Tile"):
-        return _repeated_axis(facts, node, axis)
-    if node.op == "Slice":
-        shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
-        if shape is None or slices is None:
-            return None
-        return axis if all(each.is_whole(shape[each.axis]) for each in slices) else None
-    axes = named_axes(facts, node) if node.op in ("Unsqueeze", "Squeeze") else None
-    if axes is None:
-        return None
-    if node.op == "Unsqueeze":
-        return None if axis in axes else axis - sum(a < axis for a in axes)
-    return [k for k in range(axis + len(axes) + 1) if k not in axes][axis]
-
-
-def _repeated_axis(facts: Facts, node: Node, axis: int) -> int | None:
-    """The operand axis of an Expand or Tile that does not repeat elements along it."""
-    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
-    if before is None or after is None:
-        return None
-    own = axis - (len(after) - len(before))
-    return own if own >= 0 and symbolic.eq(before[own], after[axis]) is True else None
-
-
-def _operand_axis_of_reshape(facts: Facts, node: Node, axis: int) -> int | None:
-    """The operand axis of a Reshape that only adds or removes axes of size 1."""
-    before, after = facts.shape(node.inputs[0]), facts.shape(node.outputs[0])
-    if before is None or after is None:
-        return None
-    old_axes, new_axes = ([k for k, n in enumerate(shape) if n != 1] for shape in (before, after))
-    pairs = list(zip(old_axes, new_axes))
-    same = all(symbolic.eq(before[old], after[new]) is True for old, new in pairs)
-    if len(old_axes) != len(new_axes) or not same:
-        return None
-    return next((old for old, new in pairs if new == axis), None)
 
 
 # --- prefix masks: constants, and masks that the user asserts ---
@@ -528,36 +368,33 @@ def _prefix_mask_test(facts: Facts, read: SliceRead) -> LengthTest | None:
     for origin in elementwise_origins(facts, read):
         tensor, axis = origin.tensor, origin.axis
         is_asserted = facts.prefix_masks.get(tensor) == axis
-        order = False if is_asserted else _order_of_constant_mask(facts, tensor, axis)
-        if order is not None:
+        is_reverse = False if is_asserted else _is_reversed_prefix_mask(facts, tensor, axis)
+        if is_reverse is not None:
             values = _true_and_false(facts, tensor, origin.applied[::-1])
-            is_reverse = order != origin.is_reverse
             lengths = RowLengths(tensor, mask_axis=axis, is_reverse=is_reverse)
+            lengths = lengths.turned(origin.is_reverse)
             return LengthTest(lengths, values == (1, 0)) if values in ((1, 0), (0, 1)) else None
     return None
 
 
-def _order_of_constant_mask(facts: Facts, tensor: Tensor, axis: int) -> bool | None:
-    """Whether a constant mask, or what is gathered from one, is a reversed prefix mask.
+def _is_reversed_prefix_mask(facts: Facts, tensor: Tensor, axis: int) -> bool | None:
+    """Whether a constant, or what is gathered from one, is a prefix mask in reverse order.
 
     False for a prefix mask, None for any other value.
     """
-    if facts.dtype(tensor) not in (*_INDEX_TYPES, *_FLOAT_TYPES, TensorProto.BOOL):
+    if facts.dtype(tensor) not in (*INDEX_TYPES, *FLOAT_TYPES, TensorProto.BOOL):
         return None
     is_reverse = False
     while not facts.is_constant(tensor):
         node = facts.index.producer(tensor)
         if node is None or node.domain:
             return None
-        if reverses(facts, node, axis):
-            is_reverse = not is_reverse
-            tensor = node.inputs[0]
-            continue
-        gathered = _gathered_axis(facts, node, axis) if node.op == "Gather" else None
-        source_axis = _operand_axis(facts, node, axis) if gathered is None else gathered
-        if source_axis is None or node.op in ("Cast", "Not"):
+        source = operand_axis(facts, node, axis)
+        if node.op == "Gather":
+            source = _gathered_axis(facts, node, axis)
+        if source is None or node.op in ("Cast", "Not"):
             return None
-        tensor, axis = node.inputs[0], source_axis
+        tensor, axis, is_reverse = node.inputs[0], source.axis, is_reverse != source.is_reversed
     mask = facts.constant(tensor)
     if mask is None:
         return None
@@ -567,15 +404,15 @@ def _order_of_constant_mask(facts: Facts, tensor: Tensor, axis: int) -> bool | N
     return not is_reverse if is_suffix else None
 
 
-def _gathered_axis(facts: Facts, node: Node, axis: int) -> int | None:
+def _gathered_axis(facts: Facts, node: Node, axis: int) -> OperandAxis | None:
     """The axis of the data of a Gather along another axis; None for one that the indices give."""
     rank, indices = facts.rank(node.inputs[0]), facts.rank(node.inputs[1])
     if rank is None or indices is None:
         return None
     gathered = int(node.attrs.get("axis", 0)) % rank
     if axis < gathered:
-        return axis
-    return None if axis < gathered + indices else axis - indices + 1
+        return OperandAxis(axis)
+    return None if axis < gathered + indices else OperandAxis(axis - indices + 1)
 
 
 def mask_of_another_axis(
@@ -612,19 +449,15 @@ def elementwise_origins(facts: Facts, read: SliceRead) -> Iterator[ElementwiseOr
         node = facts.index.producer(tensor)
         if node is None or node.domain:
             return
-        if reverses(facts, node, axis):
-            is_reverse = not is_reverse
-            tensor = node.inputs[0]
-            continue
         operand = _only_operand(facts, node)
         if operand is not None:
             applied.append(node)
             tensor = operand
             continue
-        source_axis = _operand_axis(facts, node, axis)
-        if source_axis is None:
+        source = operand_axis(facts, node, axis)
+        if source is None:
             return
-        tensor, axis = node.inputs[0], source_axis
+        tensor, axis, is_reverse = node.inputs[0], source.axis, is_reverse != source.is_reversed
 
 
 def _only_operand(facts: Facts, node: Node) -> Tensor | None:
@@ -668,7 +501,7 @@ def is_masked_after_loop(
     ys = Loop(…) { h1 = cell(x_t, h)  h' = Where(m_t, h1, h)  yield h1 }    z = Where(m, ys, 0)
     """
     return all(
-        _is_masked(facts, loop, lengths, use, output, layout)
+        _is_masked(facts, lengths, use, output, facts.shape(output.stacked), layout)
         for output in loop.scan_outputs
         if output.slice is value and output.stacked is not None
         for use in facts.index.uses(output.stacked)
@@ -677,13 +510,16 @@ def is_masked_after_loop(
 
 def _is_masked(
     facts: Facts,
-    loop: CountedLoop,
     lengths: RowLengths,
     use: Use,
     output: ScanOutput,
+    stacked: Sequence[Dim] | None,
     layout: CellLayout,
 ) -> bool:
-    """Whether a Where takes a scan output within the lengths, and something else beyond them."""
+    """Whether a Where takes a scan output within the lengths, and something else beyond them.
+
+    `stacked` is the shape of the scan output.
+    """
     node = use.reader
     if not isinstance(node, Node) or node.domain or node.op != "Where":
         return False
@@ -697,9 +533,9 @@ def _is_masked(
         batch = layout.batch + (layout.batch >= output.axis) - missing
     if any(n != 1 for k, n in enumerate(shape) if k not in (time, batch)):
         return False
-    whole = facts.shape(output.stacked) if output.stacked is not None else None
-    if whole is None or symbolic.eq(shape[time], whole[output.axis]) is not True:
-        return False
+    if stacked is None or symbolic.eq(shape[time], stacked[output.axis]) is not True:
+        return False  # one mask may be repeated for all time steps
     test = _test_along(facts, node.inputs[0], time)
-    expected = replace(lengths, is_reverse=lengths.is_reverse != output.reverse)
-    return test is not None and test.lengths == expected and use.slot == (1 if test.within else 2)
+    if test is None or test.lengths != lengths.turned(output.reverse):
+        return False
+    return use.slot == (1 if test.within else 2)

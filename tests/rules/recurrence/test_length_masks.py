@@ -163,6 +163,11 @@ OUTSIDE = {
     "counted from one": ("""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum(i0, nul)
                             i2 = Unsqueeze(i1, one) s = LessOrEqual(i2, l)""",
                          "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "counted from a number": ("""i = Range(nul, n, uno) k = Add(two, i) i1 = Unsqueeze(k, one) l2 = Add(l, uno)
+                                 s = LessOrEqual(i1, l2)""",
+                              "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
+    "less a number": ("""i = Range(nul, n, uno) k = Sub(i, two) i1 = Unsqueeze(k, one) s = Less(i1, l)""",
+                      "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
     "sliced from end to end": ("""i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
                                s = Slice(s0, nil, far, one)""",
                             "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
@@ -175,8 +180,6 @@ def test_masks_compared_before_the_loop(outside: str, mask: str) -> None:
 
 
 NO_LENGTHS = {
-    "counted down": """n1 = Reshape(n, one) i0 = Expand(uno, n1)
-        i1 = CumSum<exclusive=1, reverse=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
     "counted in twos": """n1 = Reshape(n, one) i0 = Expand(two, n1)
         i1 = CumSum<exclusive=1>(i0, nul) i2 = Unsqueeze(i1, one) s = Less(i2, l)""",
     "mixed": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l)
@@ -199,6 +202,8 @@ NO_LENGTHS = {
         d1 = Unsqueeze(d, one) s = Less(d1, l)""",
     "one number before a later one": """n1 = Reshape(n, one) k = Add(n, two) ke = Expand(k, n1)
         three = Constant<value_ints = [3]>() d = Sub(ke, three) d1 = Unsqueeze(d, one) s = Less(d1, l)""",
+    "far from the time steps": """k = Constant<value_int = 4294967296>() i = Range(nul, n, uno) i0 = Add(i, k)
+        i1 = Unsqueeze(i0, one) i2 = Cast<to=6>(i1) l2 = Cast<to=6>(l) s = Less(i2, l2)""",
     "of fractions": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
         lf = Cast<to=1>(l) l1 = Sin(lf) s = Less(i2, l1)""",
 }
@@ -211,10 +216,19 @@ def test_masks_that_are_not_a_prefix_of_each_row(outside: str) -> None:
     assert _fused(text).get("RNN", 0) == 0
 
 
+def test_lengths_beyond_all_integers_of_32_bits() -> None:
+    """onnxruntime's Min takes 2**31 for negative."""
+    lengths = [np.array([2**31, 2, 2**32 - 1]), np.array([2**63 - 1, 0, 1 - 2**32])]
+    for text in (_rnn(WITHIN), _backward("c = Less(b, l) m = Unsqueeze(c, one)")):
+        _assert_fused(text, replace(FEEDS, values={"l": lengths}))
+
+
 def test_lengths_compared_as_floats_are_noted() -> None:
     outside, mask = OUTSIDE["as floats"]
     notes = rewrite(parse(_rnn(mask, outside=outside), opset=18)).report.notes
     assert any("`l` is compared as a float: exact up to 2**24 iterations" in n for n in notes)
+    strict = rewrite(parse(_rnn(mask, outside=outside), opset=18), strict=True)
+    assert "RNN" not in ops(strict.model)
     few = _rnn(mask, outside=outside, given=GIVEN.replace("T", "5"))
     assert not any("2**24" in n for n in rewrite(parse(few, opset=18)).report.notes)
 
@@ -320,20 +334,84 @@ FROM_THE_END = {
         READ_MASK.format(mask="sr", at="t"),
         outside=f"{MASK} sr = Slice(s, back, low, nil, back)",
     ),
-    "in one row per iteration": _backward(
-        "m = Less(b, l)", given="float[T,B,2] x, float[B,3] h0, int64 l"
+    "positions by a CumSum": _over_reversed(
+        _rnn(
+            READ_MASK.format(mask="s", at="t"),
+            outside=f"""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum<exclusive=1, reverse=1>(i0, nul)
+                        i2 = Unsqueeze(i1, one) s = Less(i2, l) {REVERSED}""",
+        )
+    ),
+    "positions counted from one": _over_reversed(
+        _rnn(
+            READ_MASK.format(mask="s", at="t"),
+            outside=f"""n1 = Reshape(n, one) i0 = Expand(uno, n1) i1 = CumSum<reverse=1>(i0, nul)
+                        i2 = Unsqueeze(i1, one) s = LessOrEqual(i2, l) {REVERSED}""",
+        )
+    ),
+    "negated differences": _over_reversed(
+        _rnn(
+            READ_MASK.format(mask="s", at="t"),
+            outside=f"""{BACKWARD} i = Range(nul, n, uno) k = Sub(last, i) kr = Slice(k, back, low, nil, back)
+                        k2 = Sub(last, kr) i1 = Unsqueeze(k2, one) s = Less(i1, l) {REVERSED}""",
+        )
+    ),
+    "read by the rest of the body": _backward(
+        "c = Less(b, l) m = Unsqueeze(c, one)",
+        row="r0 = Where(m, h1, zero) bf = Cast<to=1>(b) bs = Sin(bf) r = Mul(r0, bs)",
     ),
 }
+"""RNNs that run from the last time step to the first."""
 
 
-@pytest.mark.parametrize("text", FROM_THE_END.values(), ids=FROM_THE_END.keys())
-def test_loops_from_the_last_time_step(text: str) -> None:
-    values = [np.array(v) for v in (-1, 0, 1, 4, 9)] if "int64 l)" in text else LENGTHS
-    feeds = replace(FEEDS, values={"l": [np.array(v) for v in values]})
+def _assert_reverse(text: str, feeds: Feeds = FEEDS) -> None:
     result = rewritten(parse(text, opset=18), feeds, 1e-5).model
     (node,) = [node for node in result.graph.node if node.op_type == "RNN"]
     assert (ops(result).get("Loop", 0), ops(result).get("Scan", 0)) == (0, 0)
     assert b"reverse" in [a.s for a in node.attribute if a.name == "direction"]
+
+
+@pytest.mark.parametrize("text", FROM_THE_END.values(), ids=FROM_THE_END.keys())
+def test_loops_from_the_last_time_step(text: str) -> None:
+    _assert_reverse(text)
+
+
+def test_one_length_for_all_rows_of_a_loop_from_the_last_time_step() -> None:
+    text = _backward("m = Less(b, l)", given="float[T,B,2] x, float[B,3] h0, int64 l")
+    values = {"l": [np.array(v) for v in (-1, 0, 1, 4, 9)]}
+    _assert_reverse(text, Feeds(sizes=(1, 5), most=20, values=values))
+
+
+@pytest.mark.parametrize("stacked", [0, 1])
+@pytest.mark.parametrize(
+    ("mask", "row"),
+    [
+        ("m = Less(p, l)", "row = Where(c, h1, zero)"),
+        ("m = Less(p, l)", "row = Identity(hn)"),
+        ("m = Identity(s)", "row = Where(c, h1, zero)"),
+    ],
+)
+def test_scans_with_reversed_inputs(mask: str, row: str, stacked: int) -> None:
+    third = "bool[B] s" if "s)" in mask else "int64 p"
+    given = "s0" if "s)" in mask else "i"
+    _assert_reverse(f"""g ({GIVEN}) => (float[T,B,3] y, float[B,3] z) <{CONSTANTS}> {{
+      n0 = Shape<start=0, end=1>(x) n = Squeeze(n0) i = Range(nul, n, uno) i1 = Unsqueeze(i, one)
+      s0 = Less(i1, l)
+      z, y = Scan <num_scan_inputs=2, scan_input_directions=[1, 1], scan_output_directions=[{stacked}],
+        body = b (float[B,3] h, float[B,2] xt, {third}) => (float[B,3] hn, float[B,3] row) {{
+          p0 = MatMul(xt, w) q = MatMul(h, v) a = Add(p0, q) h1 = Tanh(a) {mask} c = Unsqueeze(m, one)
+          hn = Where(c, h1, h) {row} }}> (h0, x, {given}) }}""")
+
+
+@pytest.mark.parametrize("direction", [0, 1])
+def test_a_counter_of_a_scan_that_starts_at_one(direction: int) -> None:
+    """The scan reads forward, so that the rows with a time step are the last ones."""
+    text = f"""g ({GIVEN}) => (float[B,3] z) <{CONSTANTS}> {{
+      n0 = Shape<start=0, end=1>(x) n = Squeeze(n0)
+      k, z = Scan <num_scan_inputs=1, scan_input_directions=[{direction}],
+        body = b (int64 t, float[B,3] h, float[B,2] xt) => (int64 tn, float[B,3] hn) {{
+          p = MatMul(xt, w) q = MatMul(h, v) a = Add(p, q) h1 = Tanh(a) e = Sub(n, t) c = Less(e, l)
+          m = Unsqueeze(c, one) hn = Where(m, h1, h) tn = Add(t, uno) }}> (uno, h0, x) }}"""
+    _assert_reverse(text)
 
 
 def test_a_reversed_result_is_not_reversed_again() -> None:
@@ -342,13 +420,15 @@ def test_a_reversed_result_is_not_reversed_again() -> None:
     text = text.replace("z, y = Loop", "z, ys = Loop").replace(
         "row = Identity(r) }>", "row = Identity(r) }> y = Slice(ys, back, low, nil, back)"
     )
-    assert "Slice" not in _fused(text.replace("Shape<start=0, end=1>(x)", "Shape<end=1>(x)"))
+    assert "Slice" not in _fused(text.replace("Shape<start=0, end=1>(x)", "Shape(x)").replace(
+        "n = Squeeze(n0)", "n = Gather(n0, nul)"
+    ))  # fmt: skip
 
 
 def test_a_masked_result_of_a_loop_from_the_last_time_step() -> None:
     given = f"{GIVEN}, float[T,B,3] x0"
-    outside = f"{AFTER_LOOP} sr = Slice(s, back, low, nil, back)"
-    for condition, fused in (("sr", 1), ("s", 0)):
+    outside = f"{AFTER_LOOP} sr = Slice(s, back, low, nil, back) s1 = Slice(s, nil, one, nil)"
+    for condition, fused in (("sr", 1), ("s", 0), ("s1", 0)):
         text = _backward(
             "c = Less(b, l) m = Unsqueeze(c, one)", row="r = Identity(h1)", given=given,
             outside=outside,
