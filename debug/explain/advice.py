@@ -18,9 +18,9 @@ from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.prefix_masks import MOST_AXES
-from ...rewrite.facts.reads import reverses
+from ...rewrite.facts.reads import reversed_axis
 from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
-from ...rewrite.symbolic import Dim, Expr, file_name, symbols
+from ...rewrite.symbolic import Dim, Expr, Symbol, file_name, symbols
 from ...rules.recurrence.cell_diagnostics import ONE_NAME
 from ...rules.recurrence.length_masks import UNKNOWN_MASK, elementwise_origins
 from ..command_options import mask_option
@@ -30,8 +30,8 @@ MOST_VALUES = 10
 """The values listed for one derivation."""
 _SMALL = 8
 """The most elements of an input that a user can give a value."""
-_LARGEST_LEAST_SIZE = 4096
-"""The sizes up to which a loop is expected to run: windows and strides are shorter."""
+_MOST_TRIED_SIZE = 4096
+"""The sizes among which the least one at which a loop runs is searched."""
 _SIZES = frozenset({"Shape", "Size"})
 """Operators that read no elements."""
 _COMPARISONS = frozenset(
@@ -213,9 +213,9 @@ def dim_remedies(values: tuple[object, ...]) -> list[Remedy]:
 
 
 def sizes_that_run(facts: Facts, node: Node) -> tuple[Remedy, list[int]] | None:
-    """The dim that decides alone whether a loop runs, and sizes to try at which it does.
+    """The only dim in the trip count of a loop, with sizes to try at which the loop runs.
 
-    The first is the least one. A loop over windows needs more: windows at the end may be shorter.
+    They are the least one and the next powers of two, because the last windows may be cut short.
     None for other nodes, and where a size of 1 is enough.
     """
     loop = counted_loop(facts, node) if node.op == "Loop" and not node.domain else None
@@ -225,13 +225,21 @@ def sizes_that_run(facts: Facts, node: Node) -> tuple[Remedy, list[int]] | None:
     if len(found) != 1:
         return None
     (symbol,) = found
-    for size in range(1, _LARGEST_LEAST_SIZE + 1):
-        count = symbolic.substitute(loop.count, {symbol: size})
-        if not isinstance(count, int) or (count > 0 and size == 1):
+    least = _least_size(loop.count, symbol)
+    if least is None or least == 1:
+        return None
+    power = 1 << (least - 1).bit_length()
+    return Remedy("--dim", symbol.name), list(dict.fromkeys((least, power, 2 * power)))
+
+
+def _least_size(count: Dim, symbol: Symbol) -> int | None:
+    """The least size at which a trip count is positive; None if none is found."""
+    for size in range(1, _MOST_TRIED_SIZE + 1):
+        trips = symbolic.substitute(count, {symbol: size})
+        if not isinstance(trips, int):
             return None
-        if count > 0:
-            power = 1 << (size - 1).bit_length()
-            return Remedy("--dim", symbol.name), list(dict.fromkeys((size, power, 2 * power)))
+        if trips > 0:
+            return size
     return None
 
 
@@ -304,10 +312,8 @@ def _mask_of(engine: Engine, tensor: Tensor, names: Container[str]) -> Tensor | 
         may_be = (is_input or facts.dtype(tensor) == TensorProto.BOOL) and len(wide) <= MOST_AXES
         if may_be and index.home(tensor) is index.root and tensor.name in names:
             found = tensor
-        if node is not None and any(
-            reverses(facts, node, k) for k in range(len(facts.shape(tensor) or ()))
-        ):
-            # A reversed prefix mask is none; the loop reads both the mask and the data backward.
+        if node is not None and reversed_axis(facts, node) is not None:
+            # A reversed prefix mask is not a prefix mask, but the mask before may be one.
             tensor, found = node.inputs[0], None
             continue
         if node is None or node.domain or node.op not in _ELEMENTWISE | _MOVES:

@@ -61,12 +61,14 @@ class Outcome:
     became: dict[str, str]
     """The operator that it made of a node that it did not remove."""
     renamed: dict[str, str]
-    """The next name of a node that messages name after an output, if a rule changed that."""
+    """How messages name a node after a rule replaced its first output, by the name before."""
 
     def last_name(self, name: str | None) -> str | None:
         """The name of a node after all changes of its name."""
-        for _ in self.renamed:
-            name = self.renamed.get(name, name) if name is not None else None
+        seen: set[str] = set()
+        while name in self.renamed and name not in seen:
+            seen.add(name)
+            name = self.renamed[name]
         return name
 
     @property

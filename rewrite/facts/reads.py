@@ -1,6 +1,6 @@
 """Recognises reads along one axis, whatever operator reads: Slice, Gather, Split, Squeeze, Reshape.
 
-`axis_slices` decodes any Slice. `reverses` recognises a Slice that reverses an axis, `axis_range` a
+`axis_slices` decodes any Slice. `reversed_axis` recognises a reversed axis, and `axis_range` a
 value as a range of elements along one axis of another value, at known positions.
 """
 
@@ -51,14 +51,15 @@ def axis_slices(facts: Facts, node: Node) -> list[AxisSlice] | None:
     return None if rank is None else decode_slice(node, rank, lambda t: vector(facts, t))
 
 
-def reverses(facts: Facts, node: Node, axis: int) -> bool:
-    """Whether a node is a Slice that reverses all elements along an axis and does nothing else."""
+def reversed_axis(facts: Facts, node: Node) -> int | None:
+    """The axis that a Slice reverses from end to end, if it does nothing else."""
     if node.op != "Slice" or node.domain:
-        return False
+        return None
     shape, slices = facts.shape(node.inputs[0]), axis_slices(facts, node)
     if shape is None or slices is None or len(slices) != 1:
-        return False
-    return slices[0].axis == axis and slices[0].is_reversal(shape[axis])
+        return None
+    axis = slices[0].axis
+    return axis if slices[0].is_reversal(shape[axis]) else None
 
 
 def axis_range(facts: Facts, tensor: Tensor) -> AxisRange | None:

@@ -55,12 +55,16 @@ def _operand(dim: Dim) -> str:
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
-def _product(text: str, factor: int) -> str:
-    """A monomial with its factor; a quotient or remainder is put in brackets."""
-    if factor == 1:
-        return text
-    operand = f"({text})" if "//" in text or "%" in text else text
-    return f"-{operand}" if factor == -1 else f"{factor}*{operand}"
+def _product(monomial: Monomial, factor: int) -> str:
+    """A monomial with its factor. Quotients and remainders are in brackets unless alone."""
+    if factor == 1 and len(monomial) == 1:
+        return str(monomial[0])
+    texts = [
+        f"({atom})" if isinstance(atom, Term) and atom.op in ("floordiv", "mod") else str(atom)
+        for atom in monomial
+    ]
+    product = "*".join(texts)
+    return product if factor == 1 else f"-{product}" if factor == -1 else f"{factor}*{product}"
 
 
 Atom = Symbol | Term
@@ -92,8 +96,8 @@ class Expr:
 
     def __str__(self) -> str:
         # Sorts by text, because a symbol's repr contains the whole body of its scope.
-        texts = sorted(("*".join(map(str, monomial)), factor) for monomial, factor in self.terms)
-        parts = [_product(text, factor) for text, factor in texts]
+        terms = sorted(self.terms, key=lambda term: ("*".join(map(str, term[0])), term[1]))
+        parts = [_product(monomial, factor) for monomial, factor in terms]
         if self.constant:
             parts.append(str(self.constant))
         return " + ".join(parts).replace("+ -", "- ")

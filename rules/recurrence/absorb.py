@@ -22,7 +22,7 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.reads import reverses
+from ...rewrite.facts.reads import reversed_axis
 from ...rewrite.graph.ir import Constant, Node, Tensor, Variable, optional
 from . import affine_forms
 from .affine_forms import SymbolicInput, as_matrix
@@ -109,7 +109,7 @@ def _reversal(facts: Facts, tensor: Tensor, axis: int) -> tuple[Tensor, list[lis
     perms: list[list[int]] = []
     while (node := facts.index.producer(tensor)) is not None and not node.domain:
         if node.op == "Slice":
-            return (node.inputs[0], perms) if reverses(facts, node, axis) else None
+            return (node.inputs[0], perms) if reversed_axis(facts, node) == axis else None
         perm = node.attrs.get("perm")
         if node.op != "Transpose" or perm is None:
             return None
@@ -127,7 +127,7 @@ def _reversals_of(facts: Facts, tensor: Tensor, axis: int) -> list[Node] | None:
         for reader, slot in facts.index.uses(tensor):
             if not isinstance(reader, Node) or reader.domain or slot != 0:
                 return None
-            if reverses(facts, reader, axis):
+            if reversed_axis(facts, reader) == axis:
                 found.append(reader)
                 continue
             moved = _result_axis(facts, reader, axis)
@@ -177,10 +177,7 @@ class CancelReversals(Rule[TwiceReversed]):
 
     def match(self, m: Match) -> TwiceReversed:
         node, value = m.node, m.node.inputs[0]
-        axis = next(
-            (k for k in range(m.facts.rank(value) or 0) if reverses(m.facts, node, k)), None
-        )
-        axis = m.need(axis, "it does not reverse an axis")
+        axis = m.need(reversed_axis(m.facts, node), "it does not reverse an axis")
         source, perms = m.need(
             _reversal(m.facts, value, axis), "{} is not reversed along axis {}", value, axis
         )

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from ...rewrite import symbolic
 from ...rewrite.facts.axes import named_axes
 from ...rewrite.facts.facts import Facts
-from ...rewrite.facts.reads import axis_slices, reverses
+from ...rewrite.facts.reads import axis_slices, reversed_axis
 from ...rewrite.facts.splat import is_filled_with
 from ...rewrite.graph.ir import Node, Tensor
 from ...rewrite.symbolic import Dim
@@ -137,7 +137,7 @@ def operand_axis(facts: Facts, node: Node, axis: int) -> OperandAxis | None:
     """The axis of the operand whose elements a result has along an axis, in the same order or in
     reverse; None if there is none.
     """
-    if reverses(facts, node, axis):
+    if reversed_axis(facts, node) == axis:
         return OperandAxis(axis, is_reversed=True)
     found = _axis_in_order(facts, node, axis)
     return None if found is None else OperandAxis(found)

@@ -279,3 +279,19 @@ def test_the_divisor_stands_in_parentheses() -> None:
     quotient = symbolic.floordiv(symbolic.add(n, 3), symbolic.floordiv(symbolic.add(n, 7), 8))
     assert str(quotient) == "(n + 3)//((n + 7)//8)"
     assert str(symbolic.floordiv(n, 2)) == "n//2"
+
+
+def test_a_quotient_in_a_product_stands_in_parentheses() -> None:
+    n, m = symbolic.symbol("n"), symbolic.symbol("m")
+    quarter = symbolic.floordiv(n, 4)
+    assert str(symbolic.neg(quarter)) == "-(n//4)"
+    assert str(symbolic.mul(m, quarter)) in ("m*(n//4)", "(n//4)*m")
+    assert str(symbolic.mul(3, symbolic.mod(n, 4))) == "3*(n%4)"
+    assert str(symbolic.sub(m, n)) == "m - n"
+
+
+def test_division_by_a_negative_number() -> None:
+    n = symbolic.symbol("n")
+    assert symbolic.floordiv(n, -1) == symbolic.neg(n)
+    assert symbolic.ceildiv(symbolic.neg(n), -1) == n
+    assert symbolic.floordiv(n, -4) == symbolic.floordiv(symbolic.neg(n), 4)

@@ -37,20 +37,21 @@ def _rnn(
     inside: str = "c = Gather<axis=0>(k, t) m = Unsqueeze(c, one)",
     state: str = "hn = Where(m, h1, h)",
     row: str = "r = Where(m, h1, zero)",
+    position: str = "t",
 ) -> onnx.ModelProto:
-    """An RNN in a Loop that keeps the states of a row where its mask is false."""
-    read = "xt = Gather<axis=0>(x, t)"
-    if "last" in outside:
-        read = "b = Sub(last, t) xt = Gather<axis=0>(x, b)"
+    """An RNN in a Loop that keeps the states of a row where its mask is false.
+
+    It reads x at `position`: t, or b for the time steps from the last one on.
+    """
     text = f"""g (float[T,B,2] x, float[B,3] h0, {given}) => (float[T,B,3] y, float[B,3] z)
       <float[2,3] w = {{{_text(W)}}}, float[3,3] v = {{{_text(V)}}}, int64[1] one = {{1}},
        int64[1] two = {{2}}, int64[1] nil = {{0}}, float zero = {{0}}, float onef = {{1}},
        float half = {{0.5}}, int64 uno = {{1}}, int64[1] back = {{-1}},
        int64[1] low = {{-9223372036854775808}}, int64[2] across = {{1, 3}}> {{
-      n0 = Shape<start=0, end=1>(x) n = Squeeze(n0) {outside}
+      n0 = Shape<start=0, end=1>(x) n = Squeeze(n0) last = Sub(n, uno) {outside}
       z, y = Loop (n, , h0) <body = b (int64 t, bool on, float[B,3] h)
             => (bool again, float[B,3] hn, float[B,3] row) {{
-          again = Identity(on) {read} p = MatMul(xt, w) q = MatMul(h, v)
+          again = Identity(on) b = Sub(last, t) xt = Gather<axis=0>(x, {position}) p = MatMul(xt, w) q = MatMul(h, v)
           a = Add(p, q) h1 = Tanh(a) {inside} {state} {row} row = Identity(r) }}> }}"""
     return parse(text, opset=18)
 
@@ -143,18 +144,13 @@ def test_spellings(given: str, parts: dict[str, str]) -> None:
     assert any(f"asserted along axis {1 - time}, but" in each.sentence for each in _why_not(other))
 
 
-BACKWARD = "last = Sub(n, uno)"
 REVERSED = {
-    "read from the end": {
-        "outside": BACKWARD,
-        "inside": "c = Gather<axis=0>(k, b) m = Unsqueeze(c, one)",
-    },
+    "read from the end": {"inside": "c = Gather<axis=0>(k, b) m = Unsqueeze(c, one)"},
     "reversed before the loop": {
-        "outside": f"{BACKWARD} kr = Slice(k, back, low, nil, back)",
+        "outside": "kr = Slice(k, back, low, nil, back)",
         "inside": "c = Gather<axis=0>(kr, t) m = Unsqueeze(c, one)",
     },
     "repeated in the body": {
-        "outside": BACKWARD,
         "inside": "c = Gather<axis=0>(k, b) c1 = Unsqueeze(c, one) m = Tile(c1, across)",
         "row": "r = Identity(hn)",
     },
@@ -164,7 +160,7 @@ REVERSED = {
 @pytest.mark.parametrize("parts", REVERSED.values(), ids=REVERSED.keys())
 def test_masks_of_loops_from_the_last_time_step(parts: dict[str, str]) -> None:
     """As Keras runs a layer backward: it reverses both the sequence and its mask."""
-    model = _rnn("bool[T,B] k", **parts)
+    model = _rnn("bool[T,B] k", **parts, position="b")
     _assert_fused(model, [_mask(lengths) for lengths in LENGTHS])
 
 
