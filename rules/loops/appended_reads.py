@@ -84,6 +84,8 @@ class CarryAppendedElement(Rule[AppendedElement]):
             like = patch.builder(read.outputs[0], read)
             axes = [axis] if keeps_axis and axis is not None else []
             patch.replace_node(read, [like.unsqueeze(value, axes)])
+        if any(appended is read.outputs[0] for read in found.reads):
+            appended = value
         patch.loop(patch.root).add_carried([CarriedValue(initial, value, appended, None)])
         patch.toward_normal_form()
 

@@ -54,6 +54,7 @@ SEQUENCES = {
         "p = Add(i, one) h = SequenceAt(q, p)", initial="e = SequenceConstruct(x, a)"
     ),
     "twice": _sequence("f = SequenceAt(q, i) g0 = SequenceAt(q, minus) h = Add(f, g0)"),
+    "itself": _sequence("h = SequenceAt(q, minus)", "qo = SequenceInsert(q, h)"),
     "inserted at its length": _sequence(append="p = Add(i, one) qo = SequenceInsert(q, r, p)"),
 }
 
