@@ -42,6 +42,7 @@ from .lifting import Axis, BatchAxis, CellLayout, LiftedValue, numpy_type
 from .position_runs import (
     FLOAT_TYPES,
     INDEX_TYPES,
+    MOST_OFFSET,
     OperandAxis,
     PositionRun,
     axis_without_repetition,
@@ -52,9 +53,6 @@ from .position_runs import (
 
 UNKNOWN_MASK = "not known to be a prefix mask"
 """What reasons say of a mask that may be any data."""
-MOST_OFFSET = 1 << 10
-"""The largest number by which a position may differ from a time step. Then no type of positions
-wraps around or rounds them before the number of iterations alone does."""
 EXACT_IN_FLOAT = (1 << 24) - MOST_OFFSET
 """The number of iterations whose positions are exact in single precision. Comparing them with a
 rounded limit is exact as well: rounding moves no limit across an exact number."""

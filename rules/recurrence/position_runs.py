@@ -22,6 +22,9 @@ from ...rewrite.symbolic import Dim
 
 INDEX_TYPES = (TensorProto.INT32, TensorProto.INT64)
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE)
+MOST_OFFSET = 1 << 10
+"""The largest number at which a run may start. Then no type wraps around or rounds its numbers before
+the length of the run alone makes it do so."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def position_run(facts: Facts, tensor: Tensor, axis: int) -> PositionRun | None:
     while facts.dtype(tensor) in (*INDEX_TYPES, *FLOAT_TYPES):
         found = _run_of(facts, tensor, axis)
         if found is not None:
-            return found.turned(is_reverse)
+            return found.turned(is_reverse) if abs(found.first) <= MOST_OFFSET else None
         node = facts.index.producer(tensor)
         source = None if node is None or node.domain else operand_axis(facts, node, axis)
         if node is None or source is None:

@@ -204,6 +204,11 @@ NO_LENGTHS = {
         three = Constant<value_ints = [3]>() d = Sub(ke, three) d1 = Unsqueeze(d, one) s = Less(d1, l)""",
     "far from the time steps": """k = Constant<value_int = 4294967296>() i = Range(nul, n, uno) i0 = Add(i, k)
         i1 = Unsqueeze(i0, one) i2 = Cast<to=6>(i1) l2 = Cast<to=6>(l) s = Less(i2, l2)""",
+    "wrapped around": """k = Constant<value_int = 2147483647>() i = Range(nul, n, uno) k2 = Cast<to=6>(k)
+        i0 = Cast<to=6>(i) i1 = Add(i0, k2) i2 = Cast<to=7>(i1) i3 = Sub(i2, k) i4 = Unsqueeze(i3, one)
+        s = Less(i4, l)""",
+    "rounded": """k = Constant<value_int = 1099511627776>() i = Range(nul, n, uno) i0 = Add(i, k)
+        i1 = Cast<to=1>(i0) i2 = Cast<to=7>(i1) i3 = Sub(i2, k) i4 = Unsqueeze(i3, one) s = Less(i4, l)""",
     "of fractions": """i = Range(nul, n, uno) i1 = Unsqueeze(i, one) i2 = Cast<to=1>(i1)
         lf = Cast<to=1>(l) l1 = Sin(lf) s = Less(i2, l1)""",
 }
@@ -214,6 +219,12 @@ def test_masks_that_are_not_a_prefix_of_each_row(outside: str) -> None:
     text = _rnn("c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)", row="r = Identity(hn)",
                 outside=outside)  # fmt: skip
     assert _fused(text).get("RNN", 0) == 0
+
+
+def test_positions_of_the_body_that_wrap_around() -> None:
+    wraps = """k0 = Constant<value_int = 2147483647>() k1 = Cast<to=6>(k0) t1 = Cast<to=6>(t) t2 = Add(t1, k1)
+        t3 = Cast<to=7>(t2) t4 = Sub(t3, k0) c = Less(t4, l) m = Unsqueeze(c, one)"""
+    _fused(_rnn(wraps, row="r = Identity(hn)"))
 
 
 def test_lengths_beyond_all_integers_of_32_bits() -> None:
