@@ -25,6 +25,13 @@ from ..rewrite.running.cases import Case, Cases, limited_effort
 from ..rewrite.running.child_process import ChildProcess
 from ..rewrite.running.compare import Tolerances, working_precision
 from ..rewrite.running.nondeterminism import unsorted_outputs
+from ..rewrite.running.remarks import (
+    ENDED_EARLY,
+    no_case_reason,
+    refusal_notes,
+    timeout_note,
+    unstable_note,
+)
 from ..rewrite.running.runtime import (
     ExecutionError,
     Feed,
@@ -34,15 +41,7 @@ from ..rewrite.running.runtime import (
     TimedExecutable,
 )
 from ..rewrite.running.signature import CannotGenerateInputs
-from ..rewrite.running.verify import (
-    ENDED_EARLY,
-    Candidate,
-    counts_enough,
-    no_case_reason,
-    refusal_notes,
-    timeout_note,
-    unstable_note,
-)
+from ..rewrite.running.verify import Candidate, counts_enough
 from ..rewrite.storage.files import ModelSource
 from ..rewrite.storage.summary import rows
 from ..rewrite.storage.validate import check_runtime

@@ -14,7 +14,7 @@ import onnx
 
 from ..request import Request
 from ..rewrite.errors import LoopliftError
-from ..rewrite.running.verify import optimizer_note, refusal_notes
+from ..rewrite.running.remarks import optimizer_note, refusal_notes
 from ..rewrite.storage.files import save
 from .reference_runs import ReferenceRuns
 

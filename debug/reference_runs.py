@@ -18,6 +18,7 @@ from ..rewrite.running.branches import BranchRecorder, with_outputs
 from ..rewrite.running.cases import Case, Cases, Effort
 from ..rewrite.running.compare import Difference, Tolerances, compare, working_precision
 from ..rewrite.running.nondeterminism import reduced_outputs
+from ..rewrite.running.remarks import crash_note, no_case_reason, tested_sizes, unstable_note
 from ..rewrite.running.runtime import (
     ExecutionError,
     IsolatedSession,
@@ -27,16 +28,7 @@ from ..rewrite.running.runtime import (
     SerializedModel,
 )
 from ..rewrite.running.signature import CannotGenerateInputs, TensorInput, input_signature
-from ..rewrite.running.verify import (
-    TIME_FACTOR,
-    Candidate,
-    counts_enough,
-    crash_note,
-    interface_problem,
-    no_case_reason,
-    tested_sizes,
-    unstable_note,
-)
+from ..rewrite.running.verify import TIME_FACTOR, Candidate, counts_enough, interface_problem
 from ..rewrite.storage.protos import body_protos, containers, nodes
 from .batch_runner import BatchRunner
 

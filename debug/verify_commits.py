@@ -15,7 +15,7 @@ from rich.text import Text
 
 from ..request import Request
 from ..rewrite.running.compare import Difference
-from ..rewrite.running.verify import optimizer_note, refusal_notes
+from ..rewrite.running.remarks import optimizer_note, refusal_notes
 from .batch_runner import OptimizerBackoff
 from .cut_outs import CutOuts
 from .exit_status import ERROR, FINDING

@@ -10,8 +10,8 @@ from typing import Any
 
 import onnx
 
+from ...rewrite.running.remarks import optimizer_note
 from ...rewrite.running.runtime import ExecutionError
-from ...rewrite.running.verify import optimizer_note
 from ..reduce.edits import size
 from ..reference_runs import ReferenceRuns
 from ..replay import Replay

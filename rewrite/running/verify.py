@@ -17,7 +17,7 @@ from ..errors import summary_line
 from ..facts.assertions import Assertions
 from ..storage.files import ModelSource, load
 from .branches import BranchRecorder, RecordingSession, with_outputs
-from .cases import MOST_TIMEOUTS, Case, Cases, Effort
+from .cases import Case, Cases, Effort
 from .compare import Difference, Tolerances, compare, max_difference, working_precision
 from .nondeterminism import (
     random_outputs,
@@ -25,6 +25,19 @@ from .nondeterminism import (
     reduced_outputs,
     scan_outputs,
     stacked_outputs,
+)
+from .remarks import (
+    EMPTY_REDUCTION,
+    EMPTY_SCAN_OUTPUT,
+    EMPTY_STACK,
+    ENDED_EARLY,
+    crash_note,
+    no_case_reason,
+    optimizer_note,
+    refusal_notes,
+    tested_sizes,
+    timeout_note,
+    unstable_note,
 )
 from .rounding import is_explained, nearby_outputs, rounded_versions
 from .runtime import (
@@ -46,25 +59,8 @@ TIME_FACTOR = 10
 of a run."""
 
 
-ENDED_EARLY = "the time limit ended the comparison before all runs"
-"""The remark on a search for inputs that found fewer than it wanted."""
-
-EMPTY_REDUCTION = (
-    "onnxruntime gives a reduction of an empty tensor along a negative axis the wrong shape"
-)
-EMPTY_RECURRENCE = (
-    "it crashes for an LSTM or GRU over an empty batch, and for a GRU over an empty sequence"
-)
-EMPTY_STACK = (
-    "the original stacks tensors of different sizes, which onnxruntime does not refuse if one is "
-    "empty; it returns memory that nothing wrote"
-)
 _UNEQUAL_SLICES = "Inconsistent shape in loop output"
 """How onnxruntime refuses slices of a scan output that have different sizes."""
-EMPTY_SCAN_OUTPUT = (
-    "the specification leaves open the sizes of an empty scan output, except the first, "
-    "and onnxruntime returns 0 for sizes it cannot infer"
-)
 
 
 @dataclass
@@ -311,9 +307,13 @@ class _Pair:
         reduced = reduced_outputs(self.proto)
         result = Verification(random=random_outputs(self.proto), reduces=bool(reduced))
         candidate = Candidate.of(
-            self.proto, original, rewritten, self.tolerances, self.original.folder
+            self.proto,
+            original,
+            rewritten,
+            self.tolerances,
+            self.original.folder,
+            self._rewritten_unoptimised,
         )
-        candidate = replace(candidate, unoptimised=self._rewritten_unoptimised)
         _compare_cases(result, cases, candidate, self.effort)
         result.branch_notes = self.branches.notes()
         return result
@@ -417,6 +417,7 @@ class Candidate:
         runner: Executable,
         tolerances: Tolerances,
         base_dir: str = "",
+        unoptimised: Callable[[float], IsolatedSession] | None = None,
     ) -> Candidate:
         """A version of the model `proto`, which onnxruntime has loaded as `original`.
 
@@ -435,6 +436,7 @@ class Candidate:
             stacked_outputs(proto),
             scanned,
             frozenset(scanned).intersection(original.not_vectors),
+            unoptimised,
         )
 
     def compare_run(self, case: Case, seconds: float) -> RunComparison:
@@ -634,86 +636,11 @@ def interface_problem(original: LoadedModel, rewritten: LoadedModel, given: Coll
     return f"the rewritten model lacks the inputs {lost} of the original" if lost else ""
 
 
-def refusal_notes(refused: Mapping[str, str]) -> list[str]:
-    """The remarks on sizes asked for at which the original does not run, with its error."""
-    return [f"{sizes}: the original does not run: {why}" for sizes, why in refused.items()]
-
-
-def crash_note(sizes: Sequence[DimSizes], reduces: bool) -> str:
-    """The remark that runs are left out in which onnxruntime crashes at empty sizes, and why.
-
-    `reduces` is whether the original has a reduction on which an output depends.
-    """
-    place = ", ".join(tested_sizes(sizes))
-    why = EMPTY_REDUCTION if reduces else EMPTY_RECURRENCE
-    runs = "one run is" if len(sizes) == 1 else f"{len(sizes)} runs are"
-    return (
-        f"{runs} left out: onnxruntime crashes for the rewritten model at {place}, not for the "
-        f"original; {why}"
-    )
-
-
 def counts_enough(sizes: Iterable[DimSizes], unstable: Collection[object]) -> bool:
     """Whether runs of these sizes suffice although other runs are unstable: not if each has an
     empty input.
     """
     return not unstable or any(0 not in each.values() for each in sizes)
-
-
-def unstable_note(name: str, sizes: Sequence[DimSizes]) -> str:
-    """The remark that runs do not count in which an output depends on rounding errors, or on
-    onnxruntime's optimizer for an empty input.
-    """
-    place = ", ".join(tested_sizes(sizes))
-    why = (
-        "without onnxruntime's optimizer it does not"
-        if sizes and all(0 in each.values() for each in sizes)
-        else "rounding errors in the inputs or weights, or onnxruntime's optimizer, change the "
-        "original by as much"
-    )
-    return f"`{name}` differs{f' at {place}' if place else ''}, which does not count: {why}"
-
-
-def optimizer_note(crash: str) -> str:
-    """The remark that both models were run without graph optimizations, and why."""
-    return (
-        "compared with graph optimizations off, because onnxruntime's optimizer fails on the "
-        f"original: {crash}"
-    )
-
-
-def timeout_note(timeouts: int) -> str:
-    """That the original did not end for some inputs."""
-    inputs = "an input" if timeouts == 1 else f"{timeouts} inputs"
-    search = ", so the search for more inputs stopped" if timeouts >= MOST_TIMEOUTS else ""
-    return (
-        f"the original did not end within the time limit of a run for {inputs}{search}: give "
-        "inputs for which it ends (`--input`)"
-    )
-
-
-def no_case_reason(cases: Cases) -> str:
-    """Why no run was compared."""
-    if cases.timeouts:
-        return "the original model does not end within the time limit of a run"
-    if not cases.refused:
-        return "there was no time to run the original model"
-    found = f"with: {cases.last_refusal}"
-    if cases.refused == 1:
-        every = found = f"the generated input {found}"
-    else:
-        found = f"{cases.refused} generated inputs, the last one {found}"
-        every = f"all of {found}"
-    if cases.ended_early:
-        return f"the time limit ended after the original model failed for {found}"
-    return f"the original model fails for {every}"
-
-
-def tested_sizes(sizes: Sequence[DimSizes]) -> Iterator[str]:
-    """The tested sizes of each open dimension: `T=1|2|7`."""
-    for name in dict.fromkeys(name for assignment in sizes for name in assignment):
-        used = sorted({assignment[name] for assignment in sizes if name in assignment})
-        yield f"{name}={'|'.join(map(str, used))}"
 
 
 def _loaded(source: ModelSource, base_dir: str) -> tuple[onnx.ModelProto, str]:

@@ -27,7 +27,7 @@ from .sequence_accumulation import inserts_at_front
 
 @dataclass(frozen=True)
 class AppendedElement:
-    """A carried value that grows, and of which each iteration reads the last element."""
+    """A carried value that grows, and whose last element each iteration reads."""
 
     carried: CarriedValue
     append: Node
@@ -155,13 +155,11 @@ def _reads_last(
             return None
         start, end, step = slices[0].start, slices[0].end, slices[0].step
         return True if (start, step) == (-1, 1) and isinstance(end, int) and end >= END else None
-    if (
-        reader.op != "Gather"
-        or int(reader.attrs.get("axis", 0)) % len(m.facts.shape(reader.inputs[0]) or (0,)) != axis
-    ):
+    whole, rank = (m.facts.rank(tensor) for tensor in reader.inputs[:2])
+    if reader.op != "Gather" or not whole or rank not in (0, 1):
         return None
-    rank = m.facts.rank(reader.inputs[1])
-    return rank == 1 if rank in (0, 1) and _is_last(m, view, reader.inputs[1], length) else None
+    along = int(reader.attrs.get("axis", 0)) % whole
+    return rank == 1 if along == axis and _is_last(m, view, reader.inputs[1], length) else None
 
 
 def _is_last(m: Match, view: LoopView, position: Tensor, length: Dim) -> bool:

@@ -102,9 +102,10 @@ class SplitCarriedValue(Rule[CarriedParts]):
             for part, before in zip(found.parts, inputs)
         ]
         new = [CarriedValue(*each) for each in zip(initial, inputs, outputs, finals)]
-        for first in found.writes[-1:]:
-            # The body returns the rows written, until it returns the parts; it reads them no more.
-            patch.replace_input(first, 0, carried.initial)
+        if found.writes:
+            # The body returns what they write until it returns the parts. Nothing may read the
+            # carried value by then.
+            patch.replace_input(found.writes[-1], 0, carried.initial)
         patch.loop(patch.root).replace_carried(found.number, new)
         for node in found.writes:
             patch.remove(node)

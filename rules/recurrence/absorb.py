@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...rewrite import symbolic
+from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
@@ -92,10 +93,7 @@ class AbsorbReversal(Rule[ReversedSequence]):
     def apply(self, patch: Patch, found: ReversedSequence) -> None:
         node = patch.root
         emit = patch.builder(node.inputs[0])
-        x = found.source
-        for perm in reversed(found.perms):
-            x = emit.transpose(x, perm)
-        patch.replace_input(node, 0, x)
+        patch.replace_input(node, 0, _transposed(emit, found.source, found.perms))
         opposite = "reverse" if direction(node) == "forward" else "forward"
         patch.set_attribute(node, "direction", opposite)
         for reversal in found.reversals:
@@ -116,6 +114,13 @@ def _reversal(facts: Facts, tensor: Tensor, axis: int) -> tuple[Tensor, list[lis
         perms.append(list(perm))
         tensor, axis = node.inputs[0], perm[axis]
     return None
+
+
+def _transposed(emit: Builder, value: Tensor, perms: list[list[int]]) -> Tensor:
+    """A value after transpositions, the last one first."""
+    for perm in reversed(perms):
+        value = emit.transpose(value, perm)
+    return value
 
 
 def _reversals_of(facts: Facts, tensor: Tensor, axis: int) -> list[Node] | None:
@@ -186,10 +191,7 @@ class CancelReversals(Rule[TwiceReversed]):
     def apply(self, patch: Patch, found: TwiceReversed) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
-        value = found.source
-        for perm in reversed(found.perms):
-            value = emit.transpose(value, perm)
-        patch.replace(node.outputs[0], value)
+        patch.replace(node.outputs[0], _transposed(emit, found.source, found.perms))
         patch.remove(node)
         patch.toward_normal_form()
 

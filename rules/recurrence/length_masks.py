@@ -433,7 +433,7 @@ class ElementwiseOrigin:
     axis: int
     """The axis that the loop runs along."""
     applied: Sequence[Node]
-    """The operators that are applied to it, the last one first."""
+    """The operators that are applied to it, the last one first, until the next origin is asked for."""
     is_reverse: bool
     """Whether the sequence has it in reverse order along the axis."""
 
@@ -443,7 +443,7 @@ def elementwise_origins(facts: Facts, read: SliceRead) -> Iterator[ElementwiseOr
     tensor, axis, is_reverse = read.sequence, read.axis, False
     applied: list[Node] = []
     while True:
-        yield ElementwiseOrigin(tensor, axis, tuple(applied), is_reverse)
+        yield ElementwiseOrigin(tensor, axis, applied, is_reverse)
         node = facts.index.producer(tensor)
         if node is None or node.domain:
             return

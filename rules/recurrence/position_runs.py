@@ -25,6 +25,8 @@ FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE)
 MOST_OFFSET = 1 << 10
 """The largest number at which a run may start. Then no type wraps around or rounds its numbers before
 the length of the run alone makes it do so."""
+MOST_SUMS = 8
+"""The most sums and differences that make a run: the search for it is recursive."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,16 @@ class OperandAxis:
     """Whether the result has its elements in reverse order."""
 
 
-def position_run(facts: Facts, tensor: Tensor, axis: int) -> PositionRun | None:
-    """The run of the values along an axis, the same at each place of the other axes; or None."""
+def position_run(
+    facts: Facts, tensor: Tensor, axis: int, sums: int = MOST_SUMS
+) -> PositionRun | None:
+    """The run of the values along an axis, the same at each place of the other axes; or None.
+
+    It may be made by up to so many sums and differences.
+    """
     is_reverse = False
     while facts.dtype(tensor) in (*INDEX_TYPES, *FLOAT_TYPES):
-        found = _run_of(facts, tensor, axis)
+        found = _run_of(facts, tensor, axis, sums)
         if found is not None:
             return found.turned(is_reverse) if abs(found.first) <= MOST_OFFSET else None
         node = facts.index.producer(tensor)
@@ -64,7 +71,7 @@ def position_run(facts: Facts, tensor: Tensor, axis: int) -> PositionRun | None:
     return None
 
 
-def _run_of(facts: Facts, tensor: Tensor, axis: int) -> PositionRun | None:
+def _run_of(facts: Facts, tensor: Tensor, axis: int, sums: int) -> PositionRun | None:
     """The run that a constant is, or that one operator makes."""
     array = facts.constant(tensor)
     if array is not None:
@@ -76,7 +83,7 @@ def _run_of(facts: Facts, tensor: Tensor, axis: int) -> PositionRun | None:
         return _range(facts, node)
     if node.op == "CumSum":
         return _running_count(facts, node, axis)
-    return _shifted(facts, node, axis) if node.op in ("Add", "Sub") else None
+    return _shifted(facts, node, axis, sums) if node.op in ("Add", "Sub") and sums else None
 
 
 def _range(facts: Facts, node: Node) -> PositionRun | None:
@@ -89,15 +96,17 @@ def _range(facts: Facts, node: Node) -> PositionRun | None:
     return None
 
 
-def _shifted(facts: Facts, node: Node, axis: int) -> PositionRun | None:
+def _shifted(facts: Facts, node: Node, axis: int, sums: int) -> PositionRun | None:
     """The run of a run plus or minus one number, or of one number minus a run."""
     left, right = node.inputs
     shape = facts.shape(node.outputs[0])
     for operand, other in ((left, right), (right, left)):
         number = uniform_integer(facts, other)
         own = None if shape is None else axis_without_repetition(facts, operand, shape, axis)
-        run = None if number is None or own is None else position_run(facts, operand, own)
-        if number is None or run is None or shape is None:
+        if number is None or own is None or shape is None:
+            continue
+        run = position_run(facts, operand, own, sums - 1)
+        if run is None:
             continue
         if node.op == "Sub" and operand is right:  # n - 1 - Range(0, n) is a run backward
             last = symbolic.add(run.first, symbolic.sub(shape[axis], 1))

@@ -30,8 +30,8 @@ from looplift.request import Settings
 from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.facts.assertions import Assertions
 from looplift.rewrite.running.child_process import ChildProcess
+from looplift.rewrite.running.remarks import ENDED_EARLY
 from looplift.rewrite.running.runtime import ExecutionError
-from looplift.rewrite.running.verify import ENDED_EARLY
 from looplift.rules.branches.demanded_branch import InlineDemandedBranch
 
 from ..full_disk import full_disk
