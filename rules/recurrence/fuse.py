@@ -57,7 +57,8 @@ class FuseRecurrence(Rule[LoopCell]):
     promise = Promise(
         rounds="the gates are computed by one product",
         nonfinite="saturated gates may hide an infinity or NaN",
-        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN crash on some empty ones",
+        assumes="inputs that onnxruntime's operator takes: its LSTM, GRU and RNN crash on some empty ones; "
+        "lengths that a comparison with positions neither rounds nor wraps around",
         accepts="those that read past the end of the sequence",
         always_accepts="empty sequences that the loop cannot run on",
     )
@@ -79,8 +80,11 @@ class FuseRecurrence(Rule[LoopCell]):
         loop = need_counted_loop(m)
         m.need(bool(loop.carried), "it carries no value")
         found = find_loop_cell(m.facts, loop)
-        rounded = found.masks is not None and _is_rounded(found.masks.lengths, loop)
-        m.need(not (m.options.strict and rounded), "--strict: positions are compared as floats")
+        if m.options.strict and found.masks is not None:
+            lengths = found.masks.lengths
+            rounded = _is_rounded(lengths, loop)
+            m.need(not rounded, "--strict: positions are compared as floats")
+            m.need(not lengths.is_difference, "--strict: a difference of positions may wrap around")
         return found
 
     def apply(self, patch: Patch, found: LoopCell) -> None:
@@ -297,6 +301,11 @@ def _note_limits(patch: Patch, found: LoopCell) -> None:
             patch.note(
                 f"`{lengths.limit.name}` is compared as a float: exact up to 2**24 iterations; "
                 "--strict keeps the loop"
+            )
+        if lengths.is_difference:
+            patch.note(
+                f"a difference between positions and `{lengths.limit.name}` is compared with zero: "
+                "right unless it wraps around at the end of its type; --strict keeps the loop"
             )
     if op == "RNN" and found.cell.h.size >= _SLOW_RNN:
         patch.note(

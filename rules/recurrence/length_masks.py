@@ -81,6 +81,9 @@ class RowLengths:
     """The axis along which the limit is the number of true elements, if `limit` is a mask."""
     is_rounded: bool = False
     """Whether the time step is compared as a float."""
+    is_difference: bool = False
+    """Whether the sign of an integer difference is tested, which wraps around for some limits at
+    the end of their type."""
     is_reverse: bool = False
     """Whether the first iteration has the last time step."""
 
@@ -159,13 +162,24 @@ def _in_iterations(
 
 
 def _length_test(
-    op: str, positions: PositionRun, limit: Tensor, *, is_rounded: bool = False
+    op: str,
+    positions: PositionRun,
+    limit: Tensor,
+    *,
+    is_rounded: bool = False,
+    is_difference: bool = False,
 ) -> LengthTest | None:
     """The comparison `positions op limit`; None for positions far from the time steps."""
     if abs(positions.first) > MOST_OFFSET:
         return None
     shift = int(op in ("LessOrEqual", "Greater")) - positions.first
-    lengths = RowLengths(limit, shift, is_rounded=is_rounded, is_reverse=positions.is_reverse)
+    lengths = RowLengths(
+        limit,
+        shift,
+        is_rounded=is_rounded,
+        is_difference=is_difference,
+        is_reverse=positions.is_reverse,
+    )
     return LengthTest(lengths, op in ("Less", "LessOrEqual"))
 
 
@@ -295,7 +309,9 @@ def _both_directions(node: Node) -> list[tuple[str, Sequence[Tensor]]]:
 def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
     """A comparison of the positions along an axis with one limit for each row, or one for all."""
     shape = facts.shape(node.outputs[0])
-    for op, (positions, limit) in (*_both_directions(node), *_compared_terms(facts, node)):
+    compared = [(False, *pair) for pair in _both_directions(node)]
+    compared += [(True, *pair) for pair in _compared_terms(facts, node)]
+    for is_difference, op, (positions, limit) in compared:
         limit = _before_expansion(facts, limit)
         rows, whole = facts.shape(limit), _as_integers(facts, limit)
         if shape is None or rows is None or whole is None:
@@ -305,8 +321,14 @@ def _comparison_along(facts: Facts, node: Node, axis: int) -> LengthTest | None:
         found = None if own is None else position_run(facts, positions, own)
         is_per_row = (other < 0 or rows[other] == 1) and sum(n != 1 for n in rows) < 2
         if found is not None and is_per_row:
-            is_rounded = facts.dtype(limit) == TensorProto.FLOAT
-            return _length_test(op, found, whole, is_rounded=is_rounded)
+            dtype = facts.dtype(limit)
+            return _length_test(
+                op,
+                found,
+                whole,
+                is_rounded=dtype == TensorProto.FLOAT,
+                is_difference=is_difference and dtype in INDEX_TYPES,
+            )
     return None
 
 

@@ -244,6 +244,18 @@ def test_lengths_compared_as_floats_are_noted() -> None:
     assert not any("2**24" in n for n in rewrite(parse(few, opset=18)).report.notes)
 
 
+@pytest.mark.parametrize("name", ["difference", "difference below zero"])
+def test_differences_that_may_wrap_around_are_noted(name: str) -> None:
+    outside, mask = OUTSIDE[name]
+    notes = rewrite(parse(_rnn(mask, outside=outside), opset=18)).report.notes
+    assert any("compared with zero" in n for n in notes)
+    strict = rewrite(parse(_rnn(mask, outside=outside), opset=18), strict=True)
+    assert "RNN" not in ops(strict.model)
+    outside, mask = OUTSIDE["as floats"]
+    notes = rewrite(parse(_rnn(mask, outside=outside), opset=18)).report.notes
+    assert not any("compared with zero" in n for n in notes)
+
+
 AFTER_LOOP = (
     "i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s0 = Less(i1, l) s = Unsqueeze(s0, two1)"
 )
