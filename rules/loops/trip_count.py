@@ -7,7 +7,8 @@
 
 The compared value is an induction variable, or any number that the facts show to be affine in the
 iteration number: `s * i + c`. It may count down to a limit below it. The condition may join several
-comparisons by And.
+comparisons by And. `n - k > 0` is the comparison `k < n` where the difference cannot overflow, and
+so is `k != n` where k is known to meet n.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class Counter:
     limit: Tensor
     inclusive: bool
     """Whether the loop also continues at the limit."""
+    ends_at_limit_only: bool
+    """Whether the loop would also continue past the limit."""
     dtype: int
     """The type of the counter."""
     cast: bool
@@ -116,6 +119,9 @@ class InferTripCount(Rule[CountingLoop]):
         checks_start = _checks_start(m, view, counters)
         passes_end = any(c.down and c.may_overflow for c in counters) and not checks_start
         m.need(not passes_end, "a counter may start below its limit and pass the end of its type")
+        for counter in counters:
+            if counter.ends_at_limit_only:
+                _need_limit_is_met(m, counter, checks_start)
         most = view.trips(m.facts)
         bounded = view.trip is not None and not (isinstance(most, int) and most >= NO_LIMIT)
         return CountingLoop(counters, bounded, checks_start)
@@ -139,13 +145,14 @@ class InferTripCount(Rule[CountingLoop]):
 
 @dataclass(frozen=True)
 class Comparison:
-    """`low < high`, or `low <= high` if inclusive."""
+    """`low < high`, or `low <= high` if inclusive, or `low != high` if is_inequality."""
 
     low: Tensor
     high: Tensor
-    inclusive: bool
-    in_float: bool
+    inclusive: bool = False
+    in_float: bool = False
     """Whether integers are compared after a cast to a float type."""
+    is_inequality: bool = False
 
     def sides(self, down: bool) -> tuple[Tensor, Tensor]:
         """The value that counts, and its limit."""
@@ -169,17 +176,36 @@ def _comparison(m: Match, condition: Tensor) -> Comparison | None:
     negation = m.producer(condition, "Not")
     node = m.producer(
         _only_element(m, negation.inputs[0]) if negation is not None else condition,
-        "Less", "LessOrEqual", "Greater", "GreaterOrEqual",
+        "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal",
     )  # fmt: skip
     if node is None:
         return None
+    if node.op == "Equal":
+        is_integer = m.facts.dtype(node.inputs[0]) in INTEGERS
+        if negation is None or not is_integer:
+            return None
+        one, other = node.inputs
+        return Comparison(one, other, is_inequality=True)
     swap = node.op.startswith("Greater") != (negation is not None)
     low, high = node.inputs[::-1] if swap else node.inputs
     inclusive = node.op.endswith("Equal") != (negation is not None)
     in_float = m.facts.dtype(low) in FLOAT_OR_DOUBLE
     if in_float:
         low, high = (_cast_integer(m, side) for side in (low, high))
+    low, high = _terms_of_difference(m, low, high)
     return Comparison(low, high, inclusive, in_float)
+
+
+def _terms_of_difference(m: Match, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+    """The terms of a difference that is compared with zero, as the sides of the comparison."""
+    for difference, zero in ((low, high), (high, low)):
+        node = m.producer(difference, "Sub")
+        if node is not None and m.facts.scalar(zero) == 0:
+            fits = all(_stays_within_margin(m, term) for term in node.inputs)
+            if fits and m.facts.dtype(difference) == INT64:
+                left, right = node.inputs
+                return (left, right) if difference is low else (right, left)
+    return low, high
 
 
 def _only_element(m: Match, value: Tensor) -> Tensor:
@@ -214,9 +240,20 @@ def _checks_start(m: Match, view: LoopView, counters: list[Counter]) -> bool:
 
 
 def _compares_start(m: Match, comparison: Comparison, counter: Counter) -> bool:
-    value, limit = comparison.sides(counter.down)
-    if comparison.inclusive != counter.inclusive or not _are_equal(m, limit, counter.limit):
+    same = comparison.inclusive == counter.inclusive
+    if not same or comparison.is_inequality != counter.ends_at_limit_only:
         return False
+    sides = [comparison.sides(counter.down)]
+    if comparison.is_inequality:
+        sides.append(comparison.sides(not counter.down))
+    return any(
+        _are_equal(m, limit, counter.limit) and _is_start(m, value, counter)
+        for value, limit in sides
+    )
+
+
+def _is_start(m: Match, value: Tensor, counter: Counter) -> bool:
+    """Whether a value is known to be the start of a counter."""
     if isinstance(counter.start, int):
         return m.facts.scalar(value) == counter.start
     return _are_equal(m, value, counter.start)
@@ -237,6 +274,8 @@ def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
     """The counter that a comparison is about. Raises Miss if no side counts to the other."""
     down = _is_invariant(m, view, comparison.low) and not _is_invariant(m, view, comparison.high)
     value, limit = comparison.sides(down)
+    if comparison.is_inequality:
+        down = _start_and_step(m, view, value)[1] < 0
     dtype = m.facts.dtype(value)
     m.need(dtype in INTEGERS, "{} is not an integer counter", value, at=value)
     same = dtype == m.facts.dtype(limit) or (
@@ -266,8 +305,30 @@ def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
         _need_end_before_overflow(m, dtype, start, -step, limit)
     cast = dtype != INT64 or m.facts.dtype(limit) != INT64
     return Counter(
-        start, abs(step), limit, comparison.inclusive, dtype, cast, notes, huge, not safe, down
+        start,
+        abs(step),
+        limit,
+        comparison.inclusive,
+        comparison.is_inequality,
+        dtype,
+        cast,
+        notes,
+        huge,
+        not safe,
+        down,
     )
+
+
+def _need_limit_is_met(m: Match, counter: Counter, checks_start: bool) -> None:
+    """Declines where a counter may jump over its limit, or start beyond it."""
+    limit = counter.limit
+    m.need(counter.step == 1, "the counter may jump over {}", limit, at=limit)
+    start = counter.start if isinstance(counter.start, int) else _known_integer(m, counter.start)
+    end, met = _known_integer(m, limit), False
+    if start is not None and end is not None:
+        low, high = (end, start) if counter.down else (start, end)
+        met = symbolic.le(symbolic.add(low, int(not checks_start)), high) is True
+    m.need(met, "the counter may start beyond {}", limit, at=limit)
 
 
 def _start_and_step(m: Match, view: LoopView, value: Tensor) -> tuple[Tensor | int, int]:
@@ -330,6 +391,15 @@ def _is_within_margin(m: Match, value: Tensor | int) -> bool:
     number = value if isinstance(value, int) else _known_integer(m, value)
     low, high = (None, None) if number is None else symbolic.bounds(number)
     return low is not None and low > -OVERFLOW_MARGIN and (high is None or high < OVERFLOW_MARGIN)
+
+
+def _stays_within_margin(m: Match, value: Tensor) -> bool:
+    """Whether an int64 is smaller than OVERFLOW_MARGIN at each iteration that a run can reach."""
+    for state in m.loop().carried:
+        step = increment(m, state) if value is state.output else None
+        if step is not None:
+            return _type_outlasts_loop(INT64, step) and _is_within_margin(m, state.initial)
+    return _is_within_margin(m, value)
 
 
 def _known_integer(m: Match, value: Tensor) -> Dim | None:

@@ -209,6 +209,65 @@ def test_either_comparison_of_an_and_ends_the_loop() -> None:
     assert_equivalent(model, _counts(model), FEEDS)
 
 
+def _until(condition: str, first: str = "c0", step: int = 1, start: str = "zero") -> str:
+    """A loop whose counter t has the limit n, a size, and whose condition reads both.
+
+    `{0}` is the name of the condition, `{1}` that of the counter.
+    """
+    return f"""g (float[N,2] x, int64 m) => (float[2] y, int64 k)
+        <int64 zero = {{0}}, int64 size = {{{step}}}, float[2] x0 = {{1, 1}}, int64[0] none = {{}}> {{
+        n1 = Shape<end=1>(x) n = Reshape(n1, none) {condition.format("c0", start)}
+        k, y = Loop (m, {first}, {start}, x0) <
+            body = b (int64 i, bool ci, int64 t, float[2] s) => (bool co, int64 t1, float[2] s1) {{
+                t1 = Add(t, size) {condition.format("co", "t1")} s1 = Add(s, s) }}> }}"""
+
+
+DIFFERENT = "{0}_e = Equal({1}, n) {0} = Not({0}_e)"
+DIFFERENT_EXCHANGED = "{0}_e = Equal(n, {1}) {0} = Not({0}_e)"
+DOWN_TO_ZERO = "{0}_e = Equal(zero, {1}) {0} = Not({0}_e)"
+REMAINING = "{0}_d = Sub(n, {1}) {0} = Greater({0}_d, zero)"
+REMAINING_OR_NONE = "{0}_d = Sub({1}, n) {0} = LessOrEqual({0}_d, zero)"
+SIZES = Feeds(values={"m": [0, 1, 3, 100, -1]})
+
+
+@pytest.mark.parametrize(
+    ("condition", "first", "step", "start"),
+    [
+        (DIFFERENT, "c0", 1, "zero"),
+        (DIFFERENT_EXCHANGED, "c0", 1, "zero"),
+        (DOWN_TO_ZERO, "c0", -1, "n"),
+        (REMAINING, "c0", 1, "zero"),
+        (REMAINING, "", 2, "zero"),
+        (REMAINING_OR_NONE, "c0", 3, "zero"),
+    ],
+)
+def test_a_size_that_is_met_or_what_remains_of_it(
+    condition: str, first: str, step: int, start: str
+) -> None:
+    model = parse(_until(condition, first, step, start), 21, 10)
+    result, trace, _ = run_rules(model, [InferTripCount])
+    assert [commit.rule for commit in trace.commits()] == ["InferTripCount"]
+    assert_equivalent(model, result, SIZES)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (_until(DIFFERENT, step=2), "may jump over"),
+        (_until(DIFFERENT, first=""), "may start beyond"),
+        (_until(DIFFERENT, first="", step=-1, start="n"), "may start beyond"),
+        (_until(DIFFERENT.replace("n)", "m)")), "may start beyond"),
+        (
+            _until(DIFFERENT.replace("{0} = Not({0}_e)", "{0} = Identity({0}_e)")),
+            "not a comparison",
+        ),
+        (_until(REMAINING.replace("(n,", "(m,")), "does not change by a fixed step"),
+    ],
+)
+def test_limits_that_may_not_be_met(text: str, words: str) -> None:
+    assert words in reason_of(InferTripCount, parse(text, 21, 10))
+
+
 FLOAT_LIMIT = """g (float[3] x, float limit) => (float[3] y) <int64 z = {0}, int64 one = {1}> {
     k, y = Loop (, , z, x) <body = b (int64 i, bool ci, int64 t, float[3] s)
         => (bool co, int64 t1, float[3] s1) {
