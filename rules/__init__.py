@@ -36,6 +36,7 @@ from .loops.carried_values import (
     MergeEqualCarriedValues,
 )
 from .loops.concat_accumulation import ConcatToScanOutput
+from .loops.concat_writes import ConcatToScatter
 from .loops.constructed_sequences import (
     ConcatOfConstructedSequence,
     ElementOfConstructedSequence,
@@ -212,6 +213,7 @@ PHASES: tuple[Phase, ...] = (
             SqueezedSliceToGather,
             GatherAtIteration,
             SequenceInsertToScanOutput,
+            ConcatToScatter,
             CarryWrittenSlice,
             ScatterToScanOutput,
             ConcatToScanOutput,
