@@ -20,7 +20,13 @@ from .rewrite.engine.engine import Engine, Observer
 from .rewrite.engine.reasons import Reason, reasons_at
 from .rewrite.engine.rule import ANY, Phase
 from .rewrite.engine.trace import Listener, Trace
-from .rewrite.errors import AssumptionError, LoopliftError, ModelError, UnsupportedError
+from .rewrite.errors import (
+    AssumptionError,
+    LoopliftError,
+    MalformedNodeError,
+    ModelError,
+    UnsupportedError,
+)
 from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
@@ -313,7 +319,8 @@ def from_onnx(
     and recurrence with the form that it takes when compiled, a kernel or functions, and why.
 
     The logger "looplift" warns of everything that the result relies on, and of a model that cannot
-    be rewritten, which is imported as it is if nothing is asserted and no rules are given.
+    be rewritten, which is imported as it is if nothing is asserted, no rules are given, and each
+    node has what its operator needs.
 
     Raises what `rewrite` raises, and UnsupportedError listing everything that cannot be converted.
     Both can be caught as the ValueError, TypeError or OpNotImplemented that TVM's importer raises.
@@ -365,7 +372,7 @@ def import_request(
     try:
         engine, ranks, declined = _rewritten(request, wording)
     except Exception as error:  # any rule of any package may fail
-        if needs_rewrite or request.assertions:
+        if needs_rewrite or request.assertions or isinstance(error, MalformedNodeError):
             raise
         failure = error
         _log.warning("The model is imported as it is, because it cannot be rewritten: %s", error)

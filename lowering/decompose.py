@@ -55,7 +55,7 @@ def decompose(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
                 model = onnx.inliner.inline_selected_functions(
                     model, [key], inline_schema_functions=True
                 )
-            except RuntimeError:
+            except (RuntimeError, ValueError):
                 kept.add(key)
     return model
 
@@ -94,13 +94,13 @@ def _composition(node: onnx.NodeProto, types: _Types, opset: int) -> onnx.Functi
     given = [types.get(name) if name else onnx.TypeProto() for name in node.input]
     if not schema.has_context_dependent_function or None in given:
         return None
+    kinds = [kind.SerializeToString() for kind in given if kind is not None]
+    try:
+        composed = schema.get_context_dependent_function(node.SerializeToString(), kinds)
+    except ValueError:
+        return None  # an invalid node, whose operands are of other types
     body = onnx.FunctionProto()
-    body.ParseFromString(
-        schema.get_context_dependent_function(
-            node.SerializeToString(),
-            [kind.SerializeToString() for kind in given if kind is not None],
-        )
-    )
+    body.ParseFromString(composed)
     if not body.node:  # such as that of a RotaryEmbedding of unknown rank
         return None
     if len(node.input) > len(body.input) or len(node.output) > len(body.output):

@@ -103,7 +103,14 @@ def _sentence(node: Node, error: Exception) -> str:
     text = _readable(summary_line(error)).rstrip(".")
     if find(node.domain, node.op) is BY_TVM and node.domain:
         return f"TVM's converter takes other inputs only ({text})"
+    if isinstance(error, _OF_PYTHON) or text.startswith(_WORDS_OF_PYTHON):
+        return f"its operands and attributes do not fit each other ({type(error).__name__}: {text})"
     return f"{text} ({type(error).__name__})"
+
+
+_OF_PYTHON = (LookupError, AttributeError, ArithmeticError, UnboundLocalError)
+"""Errors whose messages are about the code of a converter."""
+_WORDS_OF_PYTHON = ("zip() ", "not enough values to unpack", "too many values to unpack", "max() ")
 
 
 _OPERATOR = re.compile(r'ir\.Op\(.*?name="([^"]+)".*?support_level=\d+\)')

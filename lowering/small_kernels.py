@@ -13,10 +13,11 @@ from tvm.tirx.script import builder as ib
 def advance(iteration: Any, limit: Any = None, condition: Any = None) -> list[Any]:
     """Scalars: the number of the next iteration, and whether there is one.
 
-    `limit` is the number of iterations, `condition` what the body says; either may be None.
+    `limit` is the number of iterations, `condition` what the body says. Either may be None; a loop
+    with neither does not end.
     """
     following = te.compute((), lambda: iteration() + 1, name="following")
-    reasons = []
+    reasons = [tirx.const(True, "bool")]
     if limit is not None:
         reasons.append(iteration() + 1 < limit())
     if condition is not None:

@@ -39,6 +39,10 @@ class ModelError(LoopliftError, ValueError):
     """
 
 
+class MalformedNodeError(ModelError):
+    """A node lacks what its operator needs, so that it has no meaning that could be imported."""
+
+
 class AssumptionError(LoopliftError, ValueError):
     """An assertion of the user (`--input`, `--dim`, `--shape`) does not fit the model."""
 

@@ -203,11 +203,12 @@ def conv_transpose(ctx: ConverterContext) -> Value:
     ctx = ctx.derive(inputs=[data, weight, *bias])
     if ctx.attr("group", 1) > 1 and as_int(dims_of(weight, "weights")[0]) is None:
         raise UnsupportedError("the number of channels, which form groups, is not known")
+    kernel = _kernel_shape(ctx)
     if "output_shape" not in ctx.attrs:
         return ctx.by_tvm()
     sizes = _spatial_dims(ctx.inputs[0])
     wanted = ctx.attrs["output_shape"][-len(sizes) :]
-    extents = _window_extents(ctx, _kernel_shape(ctx))
+    extents = _window_extents(ctx, kernel)
     strides = ctx.attr("strides", [1] * len(sizes))
     output_padding = list(ctx.attr("output_padding", [0] * len(sizes)))
     sides = []
@@ -287,6 +288,7 @@ def _spatial_dims(data: Value) -> list[Any]:
 
 
 def _kernel_shape(ctx: ConverterContext) -> list[int]:
+    """The size of the kernel along each axis. Raises UnsupportedError if it is not known."""
     if "kernel_shape" in ctx.attrs:
         return list(ctx.attrs["kernel_shape"])
     sizes = [as_int(size) for size in _spatial_dims(ctx.inputs[1])]

@@ -10,7 +10,8 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ...rewrite.graph.einsum import einsum_letters
+from ...rewrite.errors import UnsupportedError
+from ...rewrite.graph.einsum import einsum_letters, is_equation
 from ..values import Value, as_int, fresh_dim
 from .accumulation import accumulate_in_float32
 from .broadcasting import ONE, broadcast_dims, broadcast_to, known_dims, match_dims
@@ -27,13 +28,17 @@ def einsum(ctx: ConverterContext) -> Value:
     Operands are broadcast first along a letter whose sizes may differ: TVM takes one of them for
     all, and onnxruntime broadcasts a size of 1.
     """
+    equation = ctx.attr("equation")
+    if not is_equation(equation, len(ctx.inputs)):
+        raise UnsupportedError(f"'{equation}' is no equation of {len(ctx.inputs)} operands")
     shapes = [known_dims(value) for value in ctx.inputs]
-    letters = einsum_letters(_with_letters(ctx.attr("equation"), shapes))
-    operands = [] if letters is None else letters[0]
-    if letters is None or [len(names) for names in operands] != [
-        None if shape is None else len(shape) for shape in shapes
-    ]:
+    letters = einsum_letters(_with_letters(equation, shapes))
+    if None in shapes:
         return ctx.by_tvm()
+    operands = [] if letters is None else letters[0]
+    ranks = [len(shape or ()) for shape in shapes]
+    if letters is None or [len(names) for names in operands] != ranks:
+        raise UnsupportedError(f"the equation is not one for operands of ranks {ranks}")
     sizes: dict[str, list[Any]] = {}
     for names, shape in zip(operands, shapes, strict=True):
         for letter, size in zip(names, shape or (), strict=True):
@@ -60,7 +65,9 @@ def _with_letters(equation: str, shapes: Sequence[Sequence[Any] | None]) -> str:
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     terms = operands.split(",")
-    if "..." not in operands or len(terms) != len(shapes) or None in shapes:
+    if "..." not in operands:
+        return equation.replace("...", "")
+    if len(terms) != len(shapes) or None in shapes:
         return equation
     counts = [
         len(shape or ()) - len(term.replace("...", "")) if "..." in term else 0

@@ -8,9 +8,19 @@ _TERM = r"[A-Za-z]*(\.\.\.[A-Za-z]*)?"
 _EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
 
 
-def is_equation(text: str) -> bool:
-    """Whether a text is an equation. Reading two ellipses in one operand, onnx does not end."""
-    return _EQUATION.fullmatch(text.replace(" ", "")) is not None
+def is_equation(text: str, operands: int) -> bool:
+    """Whether a text is an equation of so many operands, whose result has each of its letters once.
+
+    Reading two ellipses in one operand, onnx does not end, and TVM reads past the letters of the
+    operands for a letter that only the result has.
+    """
+    text = text.replace(" ", "")
+    if _EQUATION.fullmatch(text) is None:
+        return False
+    terms, _, result = text.partition("->")
+    letters = result.replace("...", "")
+    is_chosen = len(set(letters)) == len(letters) and set(letters) <= set(terms)
+    return is_chosen and terms.count(",") + 1 == operands
 
 
 def einsum_letters(equation: str) -> tuple[list[str], str] | None:

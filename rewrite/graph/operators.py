@@ -29,6 +29,8 @@ class Formal:
     allowed: frozenset[str]
     """The types it may have."""
     required: bool
+    variadic: bool
+    """Whether it stands for any number of values, none of which may be omitted."""
     homogeneous: bool
     """Whether all actual values share one type; False only for some variadic formals."""
 
@@ -98,6 +100,7 @@ def _formal(formal: Any) -> Formal:
         type_name=formal.type_str if is_onnx else formal.typeStr,
         allowed=frozenset(formal.types),
         required=option == "Single",
+        variadic=option == "Variadic",
         homogeneous=option != "Variadic" or is_homogeneous,
     )
 

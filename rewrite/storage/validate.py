@@ -13,7 +13,7 @@ import onnx
 import onnxruntime
 from onnx import AttributeProto, TensorProto
 
-from ..errors import ModelError
+from ..errors import MalformedNodeError, ModelError
 from ..graph import ir
 from ..graph.einsum import is_equation
 from ..graph.labels import body_label, node_label, standard_name, within
@@ -193,12 +193,18 @@ def _check_required(node: ir.Node, found: Operator, path: str, remedy: str = _EX
     """Checks that what the operator requires is there, and the types of attributes."""
     given = [bool(tensor.name) for tensor in node.inputs]
     for index, formal in enumerate(found.inputs):
-        if formal.required and not (index < len(given) and given[index]):
-            raise ModelError(
-                f"{node.op} lacks its input '{formal.name}' (number {index + 1})",
-                where=within(node_label(node), path),
-                remedy=remedy,
-            )
+        wanted = index + 1
+        if formal.variadic:
+            wanted = max(len(given), wanted if found.min_inputs > index else index)
+        elif not formal.required:
+            continue
+        for place in range(index, wanted):
+            if place >= len(given) or not given[place]:
+                raise MalformedNodeError(
+                    f"{node.op} lacks its input '{formal.name}' (number {place + 1})",
+                    where=within(node_label(node), path),
+                    remedy=remedy,
+                )
     attributes = _attributes(node)
     for name in found.required_attributes:
         if name not in attributes and name not in node.attrs:
@@ -232,7 +238,7 @@ def _check_counts(node: ir.Node, found: Operator, path: str, remedy: str = _RIGH
     for what, (count, low, high) in counts.items():
         if not low <= count <= high:
             wanted = f"at least {low}" if count < low else f"at most {high}"
-            raise ModelError(
+            raise MalformedNodeError(
                 f"{node.op} has {count} {what}, the operator has {wanted}",
                 where=within(node_label(node), path),
                 remedy=remedy,
@@ -256,7 +262,7 @@ def _check_permutation(node: ir.Node, path: str) -> None:
     """
     order = node.attrs.get("perm") if node.op == "Transpose" and not node.domain else None
     if isinstance(order, (list, tuple)) and sorted(order) != list(range(len(order))):
-        raise ModelError(
+        raise MalformedNodeError(
             f"The attribute 'perm' of Transpose is {list(order)}, which names an axis twice or "
             "names one that the input does not have",
             where=within(node_label(node), path),
@@ -266,10 +272,10 @@ def _check_permutation(node: ir.Node, path: str) -> None:
 
 def _check_equation(node: ir.Node, path: str) -> None:
     equation = node.attrs.get("equation") if node.op == "Einsum" and not node.domain else None
-    if isinstance(equation, str) and not is_equation(equation):
-        raise ModelError(
+    if isinstance(equation, str) and not is_equation(equation, len(node.inputs)):
+        raise MalformedNodeError(
             f"The equation '{equation}' of Einsum is not a list of letters for each input, with at "
-            "most one ellipsis each",
+            "most one ellipsis each, and a result that has some of these letters once",
             where=within(node_label(node), path),
             remedy=_EXPORT_AGAIN,
         )

@@ -230,6 +230,21 @@ text(
     "'i1->1i' of Einsum",
 )
 text(
+    "an equation whose result has a letter of no operand",
+    """g (float[N] x, float[M] y) => (float[N,M] z) { [sum] z = Einsum <equation = "i,j->ik"> (x, y) }""",
+    "'i,j->ik' of Einsum",
+)
+text(
+    "an equation whose result has a letter twice",
+    """g (float[2,2] x) => (float[2,2] z) { [sum] z = Einsum <equation = "ij->ii"> (x) }""",
+    "'ij->ii' of Einsum",
+)
+text(
+    "an equation for another number of operands",
+    """g (float[2] x, float[2] y) => (float[2] z) { [sum] z = Einsum <equation = "i->i"> (x, y) }""",
+    "'i->i' of Einsum",
+)
+text(
     "a permutation that names an axis twice",
     "g (float[2,2] x) => (float[2,2] y) { [turn] y = Transpose <perm = [1, 1]> (x) }",
     "'perm' of Transpose is [1, 1]",

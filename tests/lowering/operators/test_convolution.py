@@ -50,6 +50,13 @@ def test_a_kernel_shape_that_is_not_that_of_the_weight(imported: Load) -> None:
             }""")
 
 
+def test_a_transposed_convolution_with_a_kernel_of_unknown_size(imported: Load) -> None:
+    with pytest.raises(UnsupportedError, match="the size of the kernel is not known"):
+        imported(
+            "g (float[1,2,n] x, float[2,3,k] w) => (float[1,3,?] y) { y = ConvTranspose(x, w) }"
+        )
+
+
 @pytest.mark.parametrize(
     ("shape", "op", "auto_pad"),
     one_of(

@@ -7,6 +7,10 @@ import re
 import numpy as np
 import pytest
 
+import looplift
+from looplift.rewrite.errors import LoopliftError
+
+from ...small_models import parse
 from .inputs import Array, Load, random
 
 
@@ -108,3 +112,29 @@ def test_an_ellipsis_broadcasts(imported: Load, equation: str, left: str, right:
         factors = operands(*sizes)
         (y,) = model.run(*factors)
         np.testing.assert_allclose(y, np.einsum(equation, *factors), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("equation", "words"),
+    [
+        ("i,j->ik", "'i,j->ik' of Einsum"),
+        ("i->i", "'i->i' of Einsum"),
+        ("ij,j->i", "not one for operands of ranks [1, 1]"),
+        ("ij...,j->i", "not one for operands of ranks [1, 1]"),
+    ],
+)
+def test_equations_that_do_not_fit(equation: str, words: str) -> None:
+    text = f"""g (float[N] x, float[M] z) => (float y) {{
+        y = Einsum <equation = "{equation}"> (x, z) }}"""
+    with pytest.raises(LoopliftError, match=re.escape(words)):
+        looplift.from_onnx(parse(text))
+
+
+@pytest.mark.parametrize("result", ["...ij", "j...i"])
+def test_an_ellipsis_of_the_result_only_has_no_axes(imported: Load, result: str) -> None:
+    model = imported(f"""g (float[N] x, float[M] z) => (float[P, Q] y) {{
+        y = Einsum <equation = "i,j->{result}"> (x, z) }}""")
+    for rows, columns in ((2, 3), (1, 0)):
+        x, z = random(rows), random(columns)
+        (y,) = model.run(x, z)
+        np.testing.assert_array_equal(y, np.einsum(f"i,j->{result}", x, z))

@@ -1,1 +1,0 @@
-"""Hostile files, options and rules: each ends with a clear message, within its limits."""
