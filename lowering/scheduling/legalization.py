@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -123,9 +124,51 @@ class _KernelCache:
         if key in self._calls:
             known = self._calls[key]
             return legalize(bb, call) if known is None else known.on(operands, call.ty)
+        named = _with_named_sizes(bb, call)
+        if named is not None:
+            made = _reusable_call(named, _operands(named), legalize(bb, named))
+            if made is not None and not made.sizes:
+                made = self._calls[key] = replace(made, types=[call.ty])
+                return made.on(operands, call.ty)
         result = legalize(bb, call)
         self._calls[key] = _reusable_call(call, operands, result)
         return result
+
+
+_WINDOWED = re.compile(r"relax\.nn\.(conv|max_pool|avg_pool)\d")
+"""Operators whose kernels compare positions in padded data with the size of the data."""
+
+
+def _with_named_sizes(bb: relax.BlockBuilder, call: Any) -> Any:
+    """The call on operands with a variable for each computed size, for an operator over windows.
+
+    TVM simplifies `position < max(n - 1, 0)` to comparisons with n and 0, so that no rule
+    recognises the padding. None for other operators, and where no size is computed.
+    """
+    if not _WINDOWED.match(call.op.name):
+        return None
+    names: list[tuple[Any, Any]] = []
+
+    def named(size: Any) -> Any:
+        if isinstance(size, (tirx.IntImm, ir.Var)):
+            return size
+        for known, name in names:
+            if tvm_ffi.structural_equal(known, size):
+                return name
+        names.append((size, tirx.Var("size", "int64")))
+        return names[-1][1]
+
+    def like(operand: Any) -> Any:
+        shape = getattr(operand.ty, "shape", None)
+        if not isinstance(shape, relax.ShapeExpr):
+            return operand
+        sizes = [named(size) for size in shape.values]
+        return relax.Var("operand", relax.TensorType(sizes, operand.ty.dtype))
+
+    operands = [a if isinstance(a, Constant) else like(a) for a in call.args]
+    if not names:
+        return None
+    return bb.normalize(ir.Call(call.op, operands, call.attrs, call.ty_args))
 
 
 def _arguments(call: Any) -> list[Any]:

@@ -44,10 +44,17 @@ class _Products(PyExprMutator):  # type: ignore[misc]
         """What an operand is before it is transposed, and the order of axes that it gets."""
         rank = len(operand.ty.shape.values)
         call: Any = self.lookup_binding(operand) if isinstance(operand, relax.Var) else None
-        is_call = isinstance(call, ir.Call) and getattr(call.op, "name", "") == "relax.permute_dims"
-        if is_call and not isinstance(call.args[0], Constant):
-            return call.args[0], _order(call, rank)
-        return operand, list(range(rank))
+        same = operand, list(range(rank))
+        if not isinstance(call, ir.Call) or getattr(call.op, "name", "") != "relax.permute_dims":
+            return same
+        before = call.args[0]
+        # A transposition in an earlier dataflow block may read what only that block sees.
+        is_hidden = isinstance(before, relax.DataflowVar)
+        if isinstance(before, Constant) or (
+            is_hidden and not isinstance(operand, relax.DataflowVar)
+        ):
+            return same
+        return before, _order(call, rank)
 
 
 def _order(transposition: Any, rank: int) -> list[int]:

@@ -168,6 +168,42 @@ def test_the_bounds_of_padding_may_be_written_in_any_way() -> None:
     check(text, weights, [{"b": 1, "h": h, "w": w} for h, w in ((31, 35), (47, 40))])
 
 
+CUT = {
+    "after the first": "s = Slice (x, one, far, last)",
+    "after the first and second": "a = Slice (x, one, far, last) s = Slice (a, one, far, last)",
+    "but for the first and last": "s = Slice (x, one, minus, last)",
+    "the first half": """n = Shape <start = 3, end = 4> (x) h = Div (n, two)
+        s = Slice (x, zero, h, last)""",
+    "padded to 16": """n = Shape <start = 3, end = 4> (x) m = Sub (sixteen, n) k = Max (m, zero)
+        e = Concat <axis = 0> (zero, zero, zero, zero, zero, zero, zero, k) s = Pad (x, e)""",
+}
+INDICES = """int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int64[1] last = {3},
+    int64[1] minus = {-1}, int64[1] sixteen = {16}, int64[1] far = {9223372036854775807}"""
+
+
+@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("strides", one_of(2, ["[1, 1]", "[1, 2]"]))
+def test_convolutions_of_a_part(name: str, strides: str) -> None:
+    """Its size is a minimum or maximum, which TVM would simplify with the bounds of the padding."""
+    text = f"""model (float[b, 16, h, w] x) => (y) <{INDICES}> {{
+        {CUT[name]} c = Conv <pads = [1, 1, 1, 1], strides = {strides}> (s, f) y = Relu (c) }}"""
+    weights = {"f": weight(20, 16, 3, 3)}
+    rules = (Winograd(), Convolution()) if strides == "[1, 1]" else (Convolution(),)
+    assert any(taken_by(rule, text, weights) for rule in rules)
+    check(text, weights, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 5, 7), (2, 20, 33))])
+
+
+@pytest.mark.parametrize("nodes", [
+    "y = ConvTranspose <strides = [2, 2]> (s, f)",
+    "y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (s)",
+    "y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (s)",
+])  # fmt: skip
+def test_other_windows_over_a_part(nodes: str) -> None:
+    text = f"model (float[b, 16, h, w] x) => (y) <{INDICES}> {{ {CUT['after the first']} {nodes} }}"
+    weights = {"f": weight(16, 20, 3, 3)}
+    check(text, weights, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 5, 7), (2, 20, 33))])
+
+
 def test_a_convolution_of_planes_of_one_column() -> None:
     sizes = [{"h": h} for h in (1, 7, 64)]
     text = "model (float[1, 16, h, 1] x) => (y) { y = Conv <pads = [1, 0, 1, 0]> (x, f) }"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import tvm
+from tvm import relax, tirx
 
 import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
+from looplift.lowering.scheduling.transposed_operands import absorb_transpositions
 
 from ..samples import one_of
 from .comparison import TARGETS, check, random, weight, with_weights
@@ -136,3 +139,26 @@ def test_large_products() -> None:
     inputs, nodes = ABSORBED["heads"]
     sizes = [{"b": 1, "n": n, "m": m} for n, m in ((1, 5000), (300, 301))]
     check(f"model ({inputs}) => (y) {{ {nodes} }}", {}, sizes)
+
+
+def test_a_transposition_in_an_earlier_block_stays() -> None:
+    """What it reads is not visible in the block of the product."""
+    bb = relax.BlockBuilder()
+    n, m = (tirx.Var(name, "int64") for name in "nm")
+    q = relax.Var("q", relax.TensorType([2, n, 16], "float32"))
+    k = relax.Var("k", relax.TensorType([2, m, 16], "float32"))
+    with bb.function("main", [q, k]):
+        with bb.dataflow():
+            turned = bb.emit(relax.op.permute_dims(bb.emit(relax.op.nn.relu(k)), [0, 2, 1]))
+            turned = bb.emit_output(turned)
+        checked = bb.match_cast(q, q.ty)
+        with bb.dataflow():
+            product = bb.emit_output(relax.op.matmul(checked, turned))
+        bb.emit_func_output(product)
+    module = absorb_transpositions(bb.get())
+    assert "permute_dims" in module.script()
+    machine = virtual_machine(looplift.compile(module, NATIVE))
+    rows, columns = weight(2, 3, 16), weight(2, 5, 16)
+    got = machine["main"](tvm.runtime.tensor(rows), tvm.runtime.tensor(columns)).numpy()
+    wanted = rows @ np.maximum(columns, 0).transpose(0, 2, 1)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
