@@ -149,8 +149,8 @@ def test_a_transposition_in_an_earlier_block_stays() -> None:
     k = relax.Var("k", relax.TensorType([2, m, 16], "float32"))
     with bb.function("main", [q, k]):
         with bb.dataflow():
-            turned = bb.emit(relax.op.permute_dims(bb.emit(relax.op.nn.relu(k)), [0, 2, 1]))
-            turned = bb.emit_output(turned)
+            positive = bb.emit(relax.op.nn.relu(k))
+            turned = bb.emit_output(relax.op.permute_dims(positive, [0, 2, 1]))
         checked = bb.match_cast(q, q.ty)
         with bb.dataflow():
             product = bb.emit_output(relax.op.matmul(checked, turned))
