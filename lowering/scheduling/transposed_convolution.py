@@ -14,6 +14,7 @@ is a single phase, and nothing to interleave.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -33,9 +34,9 @@ _CONVOLUTIONS = {1: relax.op.nn.conv1d, 2: relax.op.nn.conv2d, 3: relax.op.nn.co
 
 
 def split_into_phases(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with ordinary convolutions for transposed ones by a constant.
+    """The module with ordinary convolutions for transposed ones.
 
-    Those with a dilation stay, unless all strides are 1.
+    Those with a dilation stay, unless all strides are 1; so do those by a weight of unknown sizes.
     """
     return rewritten_functions(_SplitIntoPhases(module), module)
 
@@ -47,37 +48,53 @@ class _SplitIntoPhases(PyExprMutator):  # type: ignore[misc]
         rank = _RANKS.get(getattr(call.op, "name", ""))
         if rank is None or not _splits(call, rank):
             return call
-        return _one_phase(call, rank) if _is_one_phase(call.attrs) else self._phases(call, rank)
+        return (
+            self._one_phase(call, rank) if _is_one_phase(call.attrs) else self._phases(call, rank)
+        )
 
     def _phases(self, call: Any, rank: int) -> Any:
         """The convolutions of all phases, and the kernel that interleaves them."""
         data, attrs = call.args[0], call.attrs
-        weight = call.args[1].value.numpy()
         strides = [int(stride) for stride in attrs.strides]
         groups = int(attrs.groups)
-        axes = [_ranges(attrs, axis, size) for axis, size in enumerate(weight.shape[2:])]
-        if weight.shape[1] < _FEWEST_CHANNELS:
+        _, channels, *taps = _static_shape(call.args[1])
+        axes = [_ranges(attrs, axis, size) for axis, size in enumerate(taps)]
+        if channels < _FEWEST_CHANNELS:
             axes = [[_joined(ranges)] for ranges in axes]
         parts: dict[tuple[_PhaseRange, ...], Any] = {}
         for ranges in itertools.product(*axes):
             if all(of_axis.taps for of_axis in ranges):
                 padding = [r.before for r in ranges] + [r.after for r in ranges]
-                of_phases = _weight_of_phases(weight, strides, ranges, groups)
+                of_phases = self._weight_of_phases(call.args[1], strides, ranges, groups)
                 parts[ranges] = self.builder_.emit(_convolved(data, of_phases, padding, groups))
         cut = [int(size) for size in attrs.padding[:rank]]
         interleave = partial(_interleaved, list(parts), strides, cut, list(call.ty.shape.values))
         name = "interleave_phases"
         return self.builder_.call_te(interleave, list(parts.values()), primfunc_name_hint=name)
 
+    def _one_phase(self, call: Any, rank: int) -> Any:
+        """The convolution that a transposed one with strides of 1 is."""
+        weight, attrs = call.args[1], call.attrs
+        taps = _static_shape(weight)[2:]
+        ranges = [_PhaseRange(0, 1, size, 0, 0) for size in taps]
+        of_phase = self._weight_of_phases(weight, [1] * rank, ranges, int(attrs.groups))
+        padding = _padding_of_one_phase(attrs, taps)
+        return _convolved(call.args[0], of_phase, padding, int(attrs.groups), attrs.dilation)
 
-def _one_phase(call: Any, rank: int) -> Any:
-    """The convolution that a transposed one with strides of 1 is."""
-    weight, attrs = call.args[1].value.numpy(), call.attrs
-    taps = weight.shape[2:]
-    ranges = [_PhaseRange(0, 1, size, 0, 0) for size in taps]
-    of_phase = _weight_of_phases(weight, [1] * rank, ranges, int(attrs.groups))
-    padding = _padding_of_one_phase(attrs, taps)
-    return _convolved(call.args[0], of_phase, padding, int(attrs.groups), attrs.dilation)
+    def _weight_of_phases(
+        self, weight: Any, strides: Sequence[int], ranges: Sequence[_PhaseRange], groups: int
+    ) -> Any:
+        """The weight of the convolution of some phases; of a constant, a constant."""
+        if isinstance(weight, Constant):
+            return relax.const(_phases_of_array(weight.value.numpy(), strides, ranges, groups))
+        made = partial(_phases_of_tensor, strides=strides, ranges=ranges, groups=groups)
+        return self.builder_.emit(
+            self.builder_.call_te(made, weight, primfunc_name_hint="weight_of_phases")
+        )
+
+
+def _static_shape(weight: Any) -> list[int]:
+    return [int(size) for size in weight.ty.shape.values]
 
 
 def _interleaved(
@@ -163,15 +180,16 @@ def _joined(ranges: Sequence[_PhaseRange]) -> _PhaseRange:
 
 
 def _convolved(data: Any, weight: Any, padding: Any, groups: int, dilation: Any = 1) -> Any:
-    convolve = _CONVOLUTIONS[weight.ndim - 2]
-    return convolve(data, relax.const(weight), padding=padding, dilation=dilation, groups=groups)
+    convolve = _CONVOLUTIONS[weight.ty.ndim - 2]
+    return convolve(data, weight, padding=padding, dilation=dilation, groups=groups)
 
 
 def _splits(call: Any, rank: int) -> bool:
     """Whether phases compute all that a call does."""
-    attrs = call.attrs
+    attrs, shape = call.attrs, getattr(call.args[1].ty, "shape", None)
     plain = (
-        isinstance(call.args[1], Constant)
+        isinstance(shape, relax.ShapeExpr)
+        and all(isinstance(size, tirx.IntImm) for size in shape.values)
         and (str(attrs.data_layout), str(attrs.kernel_layout)) == _LAYOUTS[rank]
         and str(call.args[0].ty.dtype) == "float32"
         and isinstance(getattr(call.ty, "shape", None), relax.ShapeExpr)
@@ -179,7 +197,7 @@ def _splits(call: Any, rank: int) -> bool:
     if not plain:
         return False
     if _is_one_phase(attrs):
-        taps = [int(size) for size in call.args[1].ty.shape.values][2:]
+        taps = _static_shape(call.args[1])[2:]
         return min(_padding_of_one_phase(attrs, taps)) >= 0
     return all(int(dilation) == 1 for dilation in attrs.dilation)
 
@@ -196,7 +214,7 @@ def _padding_of_one_phase(attrs: Any, taps: Sequence[int]) -> list[int]:
     return [r - int(cut) for r, cut in zip(reach * 2, attrs.padding, strict=True)]
 
 
-def _weight_of_phases(
+def _phases_of_array(
     weight: Any, strides: Sequence[int], ranges: Sequence[_PhaseRange], groups: int
 ) -> Any:
     """The weight [in, out, taps…] as [out · phases, in, taps of a phase…], flipped.
@@ -220,3 +238,29 @@ def _weight_of_phases(
     flipped = np.flip(moved, tuple(range(3 + rank, 3 + 2 * rank)))
     kept = [of_axis.taps for of_axis in ranges]
     return np.ascontiguousarray(flipped.reshape(-1, channels, *kept))
+
+
+def _phases_of_tensor(
+    weight: te.Tensor, strides: Sequence[int], ranges: Sequence[_PhaseRange], groups: int
+) -> te.Tensor:
+    """`_phases_of_array` of a weight that is computed at run time."""
+    given, results, *taps = (int(size) for size in weight.shape)
+    channels, counts = given // groups, [of_axis.phases for of_axis in ranges]
+    kept = [of_axis.taps for of_axis in ranges]
+
+    def element(result: Any, channel: Any, *places: Any) -> Any:
+        phases: list[Any] = []
+        for count in reversed(counts):
+            result, phase = tirx.floordiv(result, count), tirx.floormod(result, count)
+            phases.insert(0, phase)
+        group, of_group = tirx.floordiv(result, results), tirx.floormod(result, results)
+        at = [
+            (of_axis.taps - 1 - place) * stride + of_axis.start + phase
+            for of_axis, place, stride, phase in zip(ranges, places, strides, phases, strict=True)
+        ]
+        is_tap = [place < size for place, size in zip(at, taps, strict=True)]
+        value = weight(group * channels + channel, of_group, *at)
+        return tirx.if_then_else(tirx.all(*is_tap), value, tirx.const(0, str(weight.dtype)))
+
+    shape = (groups * results * math.prod(counts), channels, *kept)
+    return te.compute(shape, element, name="weight_of_phases")

@@ -61,6 +61,15 @@ def test_transposed_convolutions_by_phases(name: str) -> None:
     check(f"model (float[b, 8, {axes}] x) => (y) {{ {nodes} }}", weights, sizes)
 
 
+@pytest.mark.parametrize("name", one_of(5, TRANSPOSED))
+def test_weights_that_are_computed_at_run_time(name: str) -> None:
+    axes, attributes, shape = TRANSPOSED[name]
+    kernel = f"float[{', '.join(map(str, shape))}] f"
+    text = f"""model (float[b, 8, {axes}] x, {kernel}) => (y) {{
+        y = ConvTranspose <{attributes}> (x, f) }}"""
+    check(text, {}, [{"b": b, "h": h, "w": 7} for b, h in ((1, 50), (2, 1), (1, 7))])
+
+
 def test_a_transposed_convolution_that_cuts_more_than_its_taps_reach() -> None:
     text = "model (float[1, 8, h] x) => (y) { y = ConvTranspose <pads = [0, 3]> (x, f) }"
     check(text, {"f": weight(8, 6, 3)}, [{"h": 2}, {"h": 40}])
