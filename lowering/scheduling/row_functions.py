@@ -90,6 +90,39 @@ class RowReducer:
         ib.buffer_store(self._result, self._combined(self._result[int64(0)], value), [int64(0)])
 
 
+SHORT_ROW = 64
+"""The most elements of a row that is reduced without a loop over them, if the number is known."""
+
+
+def reduce_short_row(
+    combination: Combination, length: int, element: Callable[[Any], Any], start: Any
+) -> Any:
+    """Emits the reduction of a row of up to SHORT_ROW elements, at least one; returns the result.
+
+    The row is cut into vectors of 2^k elements, the largest first. Each time the halves of the
+    vector are combined, the piece of their size follows, if the row has one. `element` takes a
+    place on the row, or those of a vector; `start` is the result for no elements.
+    """
+    size = done = 1 << (length.bit_length() - 1)
+    partial = ib.alloc_buffer((size,), "float32")
+
+    def combined(size: int, value: Callable[[Any], Any]) -> None:
+        if size == 1:
+            ib.buffer_store(partial, value(int64(0)), [int64(0)])
+            return
+        with ib.vectorized(int64(size)) as lane:
+            ib.buffer_store(partial, value(lane), [lane])
+
+    combined(size, element)
+    while size > 1:
+        size //= 2
+        combined(size, lambda lane: combination.of(partial[lane], partial[lane + size]))  # noqa: B023
+        if length & size:
+            combined(size, lambda lane: combination.of(partial[lane], element(done + lane)))  # noqa: B023
+            done += size
+    return combination.of(start, partial[int64(0)])
+
+
 def call_reduce_rows(
     combination: Combination, target: Any, source: Any, rows: Any, length: Any,
     steps: tuple[Any, Any], start: Any,

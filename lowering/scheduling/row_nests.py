@@ -18,10 +18,16 @@ from tvm.tirx.script import builder as ib
 from .affine import Affine, affine, flat_index, flat_views, int64, product, static_size, unflattened
 from .blocks import has_scalar_functions
 from .elementwise import is_plain_value
-from .emission import bound, compute_block, for_items, pieces
+from .emission import Counters, bound, compute_block, for_items, pieces
 from .micro_kernels import native_tile
 from .nests import Nest, loads, substituted
-from .row_functions import Combination, RowReducer, call_reduce_rows
+from .row_functions import (
+    SHORT_ROW,
+    Combination,
+    RowReducer,
+    call_reduce_rows,
+    reduce_short_row,
+)
 
 _KINDS = (tirx.Add, tirx.Max, tirx.Min)
 COST = 2
@@ -94,6 +100,9 @@ class Rows:
         """Emits the result of a row, for some values of the other variables."""
         nest, last = self.nest, self.along[-1]
         values = {**dict.fromkeys(nest.variables, int64(0)), **values}
+        if self._short is not None:
+            self._emit_short_row(values, views)
+            return
         length = bound(product([nest.extent(v) for v in self.along]))
         if not self.outer and isinstance(self.term, ir.TensorLoad):
             target, source = (
@@ -106,18 +115,37 @@ class Rows:
             call_reduce_rows(self.combination, target, source, int64(1), length, steps, self.start)
             return
 
-        def term(values: Mapping[Any, Any]) -> Any:
-            def view(load: Any) -> Any:
-                return views[load.source][self.positions[load].at(values)]
-
-            value = tvm_ffi.structural_map(self.term, (ir.TensorLoad, view), order="post")
-            return substituted(value, values)
-
         reducer = RowReducer(self.combination, native_tile().lanes, self.start)
         with ib.serial(bound(product([nest.extent(v) for v in self.outer]))) as other:
             here = {**values, **_unflattened(nest, self.outer, other)}
-            reducer.add(length, lambda place: term({**here, last: place}))
+            reducer.add(length, lambda place: self._term({**here, last: place}, views))
         reducer.store(views[nest.buffer], self.target.at(values))
+
+    def _term(self, values: Mapping[Any, Any], views: Mapping[Any, Any]) -> Any:
+        """The expression of an element, for some values of the variables."""
+
+        def view(load: Any) -> Any:
+            return views[load.source][self.positions[load].at(values)]
+
+        value = tvm_ffi.structural_map(self.term, (ir.TensorLoad, view), order="post")
+        return substituted(value, values)
+
+    @property
+    def _short(self) -> int | None:
+        """The number of elements of a short row; None for other rows."""
+        length = static_size(product([self.nest.extent(v) for v in self.along]))
+        is_short = not self.outer and length is not None and 0 < length <= SHORT_ROW
+        return length if is_short else None
+
+    def _emit_short_row(self, values: Mapping[Any, Any], views: Mapping[Any, Any]) -> None:
+        """Emits the result of a short row, for values of all other variables."""
+
+        def element(place: Any) -> Any:
+            return self._term({**values, self.along[-1]: place}, views)
+
+        short = self._short or 0
+        value = reduce_short_row(self.combination, short, element, self.start)
+        ib.buffer_store(views[self.nest.buffer], value, [self.target.at(values)])
 
     def _emit(self) -> None:
         nest, buffers = self.nest, self.buffers
@@ -132,9 +160,11 @@ class Rows:
         def some_rows(item: Any) -> None:
             first = bound(item * together)
             rows = bound(tirx.min(count - first, together))
-            if strides is None:
-                with ib.serial(rows) as number:
-                    self.emit_row(_unflattened(nest, nest.spatial, bound(first + number)), views)
+            if strides is None or self._short is not None:
+                counters = Counters(nest.spatial, nest.extent, first)
+                with ib.serial(rows):
+                    self.emit_row(counters.values(), views)
+                    counters.step()
                 return
             target, source = (
                 tirx.address_of(views[buffer][position.at({}) + first * stride])

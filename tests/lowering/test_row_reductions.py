@@ -104,8 +104,32 @@ def test_long_rows_are_shared_by_all_cores(shape: str) -> None:
     check(text, {}, [{"b": 2, "n": 1001}])
 
 
+@pytest.mark.parametrize("length", [2, 3, 12, 31, 49, 64])
+def test_short_rows(length: int) -> None:
+    text = f"""model (float[b, n, {length}] x, float[n, {length}] z, float[b, n, {length}, 2] q)
+        => (a, c, d, e) {{
+        l = Constant <value_ints = [-1]> () a = Softmax <axis = -1> (x)
+        p = Mul (x, z) c = ReduceSum <keepdims = 0> (p, l) d = ReduceMin <axes = [2]> (x)
+        k = Constant <value_ints = [-1, -2]> () e = ReduceSum (q, k) }}"""
+    check(text, {}, [{"b": b, "n": n} for b in (1, 3) for n in (1, 5, 1001)])
+
+
+@pytest.mark.parametrize("length", [2, 12, 49])
+def test_short_rows_with_nan(length: int) -> None:
+    text = f"""model (float[n, {length}] x) => (float[n] y, float[n] z) {{
+        y = ReduceMax <axes = [1], keepdims = 0> (x) z = ReduceMin <axes = [1], keepdims = 0> (x) }}"""
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(parse(text)), NATIVE))
+    rows = np.where(np.eye(length, dtype=bool), np.float32("nan"), np.float32(3))
+    infinite = np.full((1, length), np.float32("inf"))
+    given = np.concatenate([rows, infinite, -infinite, np.arange(length, dtype="f4")[None]])
+    for result, want in zip(
+        machine["main"](tvm.runtime.tensor(given)), (given.max(1), given.min(1)), strict=True
+    ):
+        np.testing.assert_array_equal(result.numpy(), want)
+
+
 def test_llvm_compiles_a_shared_function_once() -> None:
-    text = """model (float[b, 8, n] x, float[m, 40] z) => (float[b, 8, 1] y, float[m] w) {
+    text = """model (float[b, 8, n] x, float[m, 80] z) => (float[b, 8, 1] y, float[m] w) {
         y = ReduceMean <axes = [2]> (x) w = ReduceMean <axes = [1], keepdims = 0> (z) }"""
     compiled = looplift.compile(looplift.from_onnx(parse(text)), "native")
     code = compiled.mod.imports[0].inspect_source("ll")
