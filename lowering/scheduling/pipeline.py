@@ -81,6 +81,7 @@ from .shared_shapes import share_shapes
 from .size_checks import check_sizes
 from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
 from .tabulated_copies import TabulatedCopy
+from .transposed_concatenations import keep_concatenations_apart
 from .transposed_convolution import split_into_phases
 from .transposed_operands import absorb_transpositions
 from .transposition import Transposition
@@ -238,6 +239,7 @@ def _to_kernels() -> Any:
             _module_pass(drop_unused_taps),
             _module_pass(split_volumes),
             _module_pass(absorb_transpositions),
+            _module_pass(keep_concatenations_apart),
             _module_pass(drop_second_extremes),
             legalize_operators(),
             passes.AnnotateTIROpPattern(),
