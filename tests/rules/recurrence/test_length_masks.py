@@ -13,6 +13,7 @@ from looplift.rules.recurrence import FuseRecurrence
 
 from ...equivalence import ops, rewritten
 from ...rewrite.fact_oracle import Feeds
+from ...samples import one_of
 from ...small_models import model, parse
 from ..reasons import reason_of
 from .cell_models import numbers
@@ -393,7 +394,7 @@ def _assert_reverse(text: str, feeds: Feeds = FEEDS) -> None:
     assert b"reverse" in [a.s for a in node.attribute if a.name == "direction"]
 
 
-@pytest.mark.parametrize("text", FROM_THE_END.values(), ids=FROM_THE_END.keys())
+@pytest.mark.parametrize("text", one_of(2, FROM_THE_END.values()), ids=FROM_THE_END.keys())
 def test_loops_from_the_last_time_step(text: str) -> None:
     _assert_reverse(text)
 

@@ -14,6 +14,7 @@ from looplift.rules.reductions import linear_attention_chunks
 from looplift.rules.reductions.linear_attention import ChunkLinearAttention
 
 from ...equivalence import assert_equal, ops, optimized_session, outcome, session
+from ...samples import one_of
 from ...small_models import parse
 from ..reasons import reason_of
 
@@ -108,7 +109,7 @@ def _compare(text: str, sizes: dict[str, int], tolerance: float = 2e-5) -> onnx.
     return result
 
 
-@pytest.mark.parametrize("text", FIRING.values(), ids=FIRING)
+@pytest.mark.parametrize("text", one_of(2, FIRING.values()), ids=FIRING)
 def test_becomes_matrix_products(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_CHUNK", "_SHORT_CHUNK"):
         monkeypatch.setattr(linear_attention_chunks, name, 4)

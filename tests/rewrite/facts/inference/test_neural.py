@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ....samples import one_of
 from ...fact_cases import Case, cases
 
 PRODUCTS = {
@@ -61,7 +62,7 @@ _AUTOMATIC: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("given", _WINDOWS + _AUTOMATIC, ids=lambda g: _attributes(**g))
+@pytest.mark.parametrize("given", one_of(2, _WINDOWS + _AUTOMATIC), ids=lambda g: _attributes(**g))
 def test_windows(given: dict[str, Any]) -> None:
     """Convolutions and pools over an axis of open length, down to less than a window."""
     same = _attributes(**given)
