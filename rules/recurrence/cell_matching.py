@@ -17,12 +17,15 @@ features out); `emission.OperatorWeights` has the shapes of the operands W, R, B
 Forms are expanded, so the updates arrive as c' = f∘c + i∘g and h' = n - z∘n + z∘h. Where one of i
 and f is 1 minus the other, c' = f∘c + g - f∘g. Libraries that exchange z and 1-z give
 h' = h - z∘h + z∘n.
+
+A GRU whose candidate reads the state without a reset gate gets one that is always 1.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -309,13 +312,18 @@ def _match_gru(h: RecurrentState) -> Cell | None:
     z, n = found
     argument, bound = split_clip(n.form)
     r, candidate, reset_after = _candidate_weights(argument, h)
-    gates = with_common_activation([z, r])
+    gates = with_common_activation([z] if r is None else [z, r])
     if gates is None:
         raise Miss("its update and reset gates have different activations")
     forms, attributes = split_clips(gates)
     if attributes.get("clip") != bound:
         raise Miss("only some of its gates are clipped, or to different bounds")
-    linear = [*(gate_weights(form, h) for form in forms), candidate]
+    linear = [gate_weights(form, h) for form in forms]
+    if r is None:
+        if gates[0].function[0] != "Sigmoid" or attributes:
+            raise Miss("its candidate has no reset gate, and the operator's is not 1 for any bias")
+        linear.append(_gate_of_one(argument))
+    linear.append(candidate)
     attributes |= {"linear_before_reset": 1.0} if reset_after else {}
     return Cell("GRU", h, None, linear, [gates[0].function, n.function], attributes)
 
@@ -352,8 +360,26 @@ def _update_gate_and_candidate(h: RecurrentState) -> tuple[Gate, Gate] | None:
     return None if exchanged is None else (exchanged, n)
 
 
-def _candidate_weights(form: AffineForm, h: RecurrentState) -> tuple[Gate, GateWeights, bool]:
-    """The reset gate, the weights of the candidate, and whether the reset follows the product."""
+def _gate_of_one(form: AffineForm) -> GateWeights:
+    """The weights of a reset gate that is 1, for a candidate that reads the state as it is.
+
+    As in the light GRU of Ravanelli et al. (Light Gated Recurrent Units for Speech Recognition,
+    2018). The sigmoid of the bias is 1 in every float type.
+    """
+    size, dtype = form.width, form.dtype
+    return GateWeights({}, np.zeros((size, size), dtype), np.full(size, _OPEN, dtype))
+
+
+_OPEN = 40.0
+
+
+def _candidate_weights(
+    form: AffineForm, h: RecurrentState
+) -> tuple[Gate | None, GateWeights, bool]:
+    """The reset gate, the weights of the candidate, and whether the reset follows the product.
+
+    None for a candidate that reads the state without a reset gate.
+    """
     for source in form.inputs():
         check_lifted(source)
     products = [(m, c) for m, c in form.terms.values() if isinstance(m, ElementwiseProduct)]
@@ -369,7 +395,15 @@ def _candidate_weights(form: AffineForm, h: RecurrentState) -> tuple[Gate, GateW
         if isinstance(other, UnexpandedForm) and isinstance(coefficient, ColumnSelection):
             inner = other.form.scaled(coefficient.scale)
             return reset, _reset_after_product(rest, h, factor, inner), True
-    raise Miss("its candidate has no reset gate")
+    if products:
+        raise Miss("its candidate multiplies the state by other than a reset gate")
+    candidate = gate_weights(form, h)
+    # Without the state, no operator is needed: the recurrence is linear.
+    if weights.is_zero(candidate.recurrent):
+        raise Miss("its candidate does not read the state")
+    # Runtimes multiply the state once for all gates if the reset follows the product.
+    unshifted = np.zeros(form.width, form.dtype)
+    return None, replace(candidate, recurrent_bias=unshifted), True
 
 
 def _reset_before_product(rest: AffineForm, h: RecurrentState, recurrent: Weight) -> GateWeights:

@@ -159,3 +159,37 @@ def test_a_gru_over_as_many_time_steps_as_data_says() -> None:
     result = rewritten(model, Feeds(values={"n": [0, 1, 7, -2]}), 1e-5)
     assert (ops(result.model)["GRU"], ops(result.model).get("Loop", 0)) == (1, 0)
     assert not any("empty sequence" in note for note in result.report.notes)
+
+
+UNGATED = GRU.replace("rn = Mul(e, qn) an = Add(pn, rn)", "an = Add(pn, qn)")
+SOME_STEPS = Feeds(values={"n": [1, 2, 7]})
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("m = Tanh(an)", "m = Relu(an)"),
+        ("new = Mul(keep, m) old = Mul(z, h)", "new = Mul(z, m) old = Mul(keep, h)"),
+        ("an = Add(pn, qn)", "b = Constant<value_float=0.5>() s = Add(pn, qn) an = Add(s, b)"),
+    ],
+    ids=["tanh", "light", "exchanged", "bias"],
+)
+def test_a_candidate_without_a_reset_gate(old: str, new: str) -> None:
+    """The operator has a reset gate, which is 1 for a large bias."""
+    result = rewritten(parse(UNGATED.replace(old, new), opset=18), SOME_STEPS, 1e-5)
+    assert (ops(result.model)["GRU"], ops(result.model).get("Loop", 0)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("z = Sigmoid(az)", "z = HardSigmoid(az)", "the operator's is not 1 for any bias"),
+        ("an = Add(pn, qn)", "an = Identity(pn)", "does not read the state"),
+        ("an = Add(pn, qn)", "u = Mul(qn, h) an = Add(pn, u)", "by other than a reset gate"),
+    ],
+)
+def test_other_candidates_without_a_reset_gate(old: str, new: str, words: str) -> None:
+    model = parse(UNGATED.replace(old, new), opset=18)
+    assert ops(rewritten(model, SOME_STEPS, 1e-5).model).get("GRU", 0) == 0
+    assert words in reason_of(FuseRecurrence, model)
