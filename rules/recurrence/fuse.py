@@ -248,7 +248,7 @@ def _replace_results(
                 written = replace(output, reverse=output.reverse != found.is_reverse)
                 whole = emit.scan_output(stacked, written, result.layout.rank)
                 patch.replace(output.stacked, whole)
-        if any(use.reader is not loop.body for use in patch.index.uses(result.value)):
+        if result.is_read_inside:
             ordered = emit.reverse(stacked, 0) if found.is_reverse else stacked
             read.append((result.value, ordered))
     patch.loop(loop.node).read_slices(read)

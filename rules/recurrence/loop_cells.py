@@ -9,7 +9,7 @@ be the new hidden state, because the operator returns nothing else for each time
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -47,12 +47,14 @@ CellInput = SliceRead | LoopInvariant
 
 @dataclass(frozen=True, eq=False)
 class HiddenResult:
-    """A value of the body that equals the new h and that nodes outside the cell read."""
+    """A value of the body that equals the new h and that the body needs without the cell, too."""
 
     value: Tensor
     layout: CellLayout
     keeps_state: bool
     """Whether it equals the carried state beyond the length of a row, where Y is zero."""
+    is_read_inside: bool = False
+    """Whether the rest of the body reads it, or returns it as another carried value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +357,7 @@ def _hidden_results(
     inputs = {s.input for s in states}
     waiting = list(_remaining_outputs(body.loop, states))
     seen: set[Tensor] = set()
-    read_inside: set[Tensor] = set()
+    read_inside = {s.output for s in body.loop.carried if s not in states}
     while waiting:
         tensor = waiting.pop()
         if tensor in seen or not tensor.name:
@@ -373,9 +375,10 @@ def _hidden_results(
             captures = index.captures(node) if bodies(node) else ()
             read_inside.update((*node.inputs, *captures))
             waiting += [*node.inputs, *captures]
-    for result in found.values():
-        _check_beyond(interpretation, result, is_read_inside=result.value in read_inside)
-    return list(found.values())
+    results = [replace(r, is_read_inside=r.value in read_inside) for r in found.values()]
+    for result in results:
+        _check_beyond(interpretation, result)
+    return results
 
 
 def _remaining_outputs(loop: CountedLoop, states: Sequence[CarriedValue]) -> Iterator[Tensor]:
@@ -401,9 +404,7 @@ def _as_hidden_result(
     return HiddenResult(tensor, layout, keeps_state)
 
 
-def _check_beyond(
-    interpretation: _Interpretation, result: HiddenResult, *, is_read_inside: bool
-) -> None:
+def _check_beyond(interpretation: _Interpretation, result: HiddenResult) -> None:
     """Raises Miss for a result that is read beyond the length, where it is not zero or the state."""
     beyond, masks = interpretation.beyond, interpretation.masks
     if beyond is None or masks is None or result.keeps_state:
@@ -412,7 +413,7 @@ def _check_beyond(
     if value is not None and not value.form.terms and weights.is_zero(value.form.bias):
         return
     facts, loop = beyond.facts, beyond.loop
-    if is_read_inside or not is_masked_after_loop(
+    if result.is_read_inside or not is_masked_after_loop(
         facts, loop, masks.lengths, result.value, result.layout
     ):
         text = "{} is read beyond the length of a row, where it is neither zero nor the state"

@@ -35,6 +35,8 @@ LSTM = """
     gi, gf, gg, go = Split<axis=1, num_outputs=4>(g0)
     i = Sigmoid(gi) f = Sigmoid(gf) g = Tanh(gg) o = Sigmoid(go)
     fc = Mul(f, c) ig = Mul(i, g) cn = Add(fc, ig) tc = Tanh(cn) hn = Mul(o, tc) """
+RNN_WEIGHTS = f"float[2,3] w = {{{numbers(6, 0.0)}}}, float[3,3] r = {{{numbers(9, 1.0)}}}"
+RNN = "p = MatMul(xt, w) q = MatMul(h, r) a = Add(p, q)"
 
 
 def _loop(nodes: str, outputs: str = "float[K,L,3] y", rows: str = "hn") -> str:
@@ -66,6 +68,20 @@ def test_a_state_that_the_rest_of_the_body_reads_keeps_the_loop() -> None:
     text = _loop(LSTM + " hc = Add(h, cn) ", rows="hc")
     assert "is read by more than the cell" in reason_of(FuseRecurrence, parse(text, opset=18))
     assert _fused(text, ALSO_EMPTY)["Loop"] == 1
+
+
+def test_a_second_carried_value_takes_the_new_state() -> None:
+    """It starts elsewhere, so that it is no copy of the state."""
+    text = f"""g (float[7,2,2] x, float[2,3] h0, float[2,3] l0, int64 n)
+      => (float[K,2,3] y, float[2,3] hz, float[2,3] lz) <{RNN_WEIGHTS}> {{
+      hl, ll, y = Loop (n, , h0, l0) <
+        body = cell (int64 t, bool on, float[2,3] h, float[2,3] l)
+            => (bool again, float[2,3] hn, float[2,3] ln, float[2,3] row) {{
+          again = Identity(on) xt = Gather<axis=0>(x, t) {RNN} hn = Tanh(a) ln = Identity(hn)
+          row = Sin(l) }}>
+      hz = Identity(hl) lz = Identity(ll) }}"""
+    counts = _fused(text, ALSO_EMPTY)
+    assert (counts["RNN"], counts.get("Loop", 0)) == (1, 0)
 
 
 def test_what_follows_the_cell_leaves_the_loop() -> None:
