@@ -160,8 +160,10 @@ class PaddedSequence:
         self._emit = emit
         self._count = emit.shape(x, 0, 1)
         added = emit("Cast", emit("Less", self._count, emit.vector(1)), to=TensorProto.INT64)
-        sizes = emit.concat([added, emit.shape(x, 1, 3)])
+        # Not one Expand to a computed shape, of which nothing is known: the batch stays known.
+        sizes = emit.concat([emit.vector(1), emit.shape(x, 1, 3)])
         zeros = emit("Expand", emit.constant(np.zeros((1, 1, 1), dtype)), sizes)
+        zeros = emit("Slice", zeros, emit.vector(0), added, emit.vector(0))
         self.operand = emit("Concat", x, zeros, axis=0)
 
     def trimmed(self, sequence: Tensor) -> Tensor:
