@@ -3,6 +3,8 @@
    ys, h, c = Loop(n, , h0, c0) { x_t = Gather(x, i)  gates = x_t·W + h·R + b … }
 -> Y, h, c = LSTM(x, W, R, B, , h0, c0)    ys = Squeeze(Y)
 
+The states before the updates are those after them, one time step later: Concat(h0, Y)[:-1].
+
 A loop over padded rows that runs from the last time step to the first becomes an operator with
 direction=reverse. Any other loop becomes one that runs forward, over the sequence in the order in
 which the loop reads it; `AbsorbReversal` turns that around where the results are reversed, too.
@@ -92,11 +94,7 @@ class FuseRecurrence(Rule[LoopCell]):
         outputs = _operator(emit, patch.facts, found)
         _replace_results(emit, patch, found, outputs)
         _replace_finals(emit, patch, found, outputs.states)
-        for state in found.states:
-            patch.replace(state.input, state.initial)
-        loop = patch.loop(found.loop.node)
-        loop.drop_carried(k for k, s in enumerate(found.loop.carried) if s in found.states)
-        loop.remove_if_unused()
+        _drop_cell(patch, found)
         # A body that goes on may read more scan inputs than it carries values less, but each time
         # there are fewer cells in it.
         patch.toward_normal_form()
@@ -242,6 +240,8 @@ def _replace_results(
         sequence = outputs.sequence
         if result.keeps_state and outputs.sequence_with_state is not None:
             sequence = outputs.sequence_with_state
+        if result.is_before:
+            sequence = _before_updates(emit, found, sequence)
         stacked = from_operator_axes(emit, sequence, result.layout, 1)
         for output in loop.scan_outputs:
             if output.slice is result.value and output.stacked is not None:
@@ -252,6 +252,19 @@ def _replace_results(
             ordered = emit.reverse(stacked, 0) if found.is_reverse else stacked
             read.append((result.value, ordered))
     patch.loop(loop.node).read_slices(read)
+
+
+def _before_updates(emit: Builder, found: LoopCell, after: Tensor) -> Tensor:
+    """The hidden states before the updates, from those after them: both have the axes of Y.
+
+    The last one is cut off, not left out, so that nothing remains of an empty sequence.
+    """
+    axes = found.layouts[0]
+    initial = to_operator_axes(emit, found.states[0].initial, axes, 0, direction=True)
+    initial = emit.unsqueeze(initial, [0])
+    if found.is_reverse:
+        return emit.slice(emit("Concat", after, initial, axis=0), 0, slice(1, None, 1))
+    return emit.slice(emit("Concat", initial, after, axis=0), 0, slice(0, -1, 1))
 
 
 def _replace_finals(emit: Builder, patch: Patch, found: LoopCell, finals: Sequence[Tensor]) -> None:
@@ -285,6 +298,17 @@ def _select(
     start = emit("Where", condition, emit.vector(0), count)
     end = emit("Where", condition, count, emit.vector(TO_THE_END))
     return emit("Slice", both, start, end, emit.vector(axis))
+
+
+def _drop_cell(patch: Patch, found: LoopCell) -> None:
+    """Drops the states and the scan outputs that the operator replaces."""
+    loop, replaced = found.loop, {result.value for result in found.results}
+    edit = patch.loop(loop.node)
+    edit.drop_scan_outputs(k for k, o in enumerate(loop.scan_outputs) if o.slice in replaced)
+    for state in found.states:
+        patch.replace(state.input, state.initial)
+    edit.drop_carried(k for k, s in enumerate(loop.carried) if s in found.states)
+    edit.remove_if_unused()
 
 
 def _note_limits(patch: Patch, found: LoopCell) -> None:

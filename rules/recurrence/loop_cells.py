@@ -3,7 +3,8 @@
 The body is lifted: every value becomes an affine form over the slices that an iteration reads, the
 carried values and the constants. The update of each state is matched against the equations of LSTM,
 GRU and RNN, and a numeric probe confirms the match. What the rest of the loop reads of the cell must
-be the new hidden state, because the operator returns nothing else for each time step.
+be the hidden state, before or after the update, because the operator returns nothing else for each
+time step.
 """
 
 from __future__ import annotations
@@ -47,12 +48,14 @@ CellInput = SliceRead | LoopInvariant
 
 @dataclass(frozen=True, eq=False)
 class HiddenResult:
-    """A value of the body that equals the new h and that the body needs without the cell, too."""
+    """A value of the body that equals h and that the body needs without the cell, too."""
 
     value: Tensor
     layout: CellLayout
     keeps_state: bool
     """Whether it equals the carried state beyond the length of a row, where Y is zero."""
+    is_before: bool = False
+    """Whether it equals h before the update, not after it."""
     is_read_inside: bool = False
     """Whether the rest of the body reads it, or returns it as another carried value."""
 
@@ -347,10 +350,9 @@ def _check_same_batch(
 def _hidden_results(
     interpretation: _Interpretation, cell: Cell, states: Sequence[CarriedValue]
 ) -> list[HiddenResult]:
-    """The values that equal the new h and that the rest of the body reads.
+    """The values that equal h, before or after the update, and that the rest of the body reads.
 
-    Raises Miss where the rest reads the states themselves, which the operator does not return for
-    each time step.
+    Raises Miss where the rest reads c, which the operator does not return for each time step.
     """
     body, index = interpretation.body, interpretation.body.facts.index
     found: dict[Tensor, HiddenResult] = {}
@@ -364,7 +366,8 @@ def _hidden_results(
             continue
         seen.add(tensor)
         if tensor in inputs:
-            raise Miss("{} is read by more than the cell in each iteration", tensor)
+            found[tensor] = _state_before(interpretation, cell, states, tensor)
+            continue
         node = index.producer(tensor)
         if node is None or not index.encloses(body.loop.body, index.graph_of(node)):
             continue
@@ -402,6 +405,19 @@ def _as_hidden_result(
     beyond = interpretation.beyond
     keeps_state = beyond is not None and beyond.are_equal(tensor, h.input)
     return HiddenResult(tensor, layout, keeps_state)
+
+
+def _state_before(
+    interpretation: _Interpretation, cell: Cell, states: Sequence[CarriedValue], tensor: Tensor
+) -> HiddenResult:
+    """The state h before the update. Raises Miss for c, and for a batch that may grow."""
+    text = "{} is read by more than the cell in each iteration: "
+    if tensor is not states[0].input:
+        raise Miss(text + "an {} returns that state for the last time step only", tensor, cell.op)
+    if interpretation.merged_sizes:
+        raise Miss(text + "its batch may be larger from the second iteration on", tensor)
+    layout, keeps_state = interpretation.body.layout(tensor), interpretation.beyond is not None
+    return HiddenResult(tensor, layout, keeps_state, is_before=True)
 
 
 def _check_beyond(interpretation: _Interpretation, result: HiddenResult) -> None:
