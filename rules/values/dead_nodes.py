@@ -15,8 +15,13 @@ from ...rewrite.engine.miss import Miss
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import ANY, Match, Rule
 from ...rewrite.graph.declarations import numpy_type
-from ...rewrite.graph.ir import Node, Tensor
+from ...rewrite.graph.ir import Node, Tensor, optional
 from .padding import pad_amounts
+
+_DROPOUT_OF_INFERENCE = 7
+"""The first opset in which Dropout without further inputs is not in training mode."""
+_DROPOUT_WITH_INPUTS = 12
+"""The first opset in which Dropout takes the ratio and the training mode as inputs."""
 
 
 class EliminateDeadNode(Rule[Node]):
@@ -35,15 +40,17 @@ class EliminateDeadNode(Rule[Node]):
 
 
 class EliminateIdentity(Rule[Tensor]):
-    """Removes Identity, And with true, Or with false, and Casts and Pads that change nothing."""
+    """Removes Identity, And with true, Or with false, and Casts, Pads and Dropouts that change nothing."""
 
-    root = ("Identity", "Cast", "Pad", "And", "Or")
+    root = ("Identity", "Cast", "Pad", "Dropout", "And", "Or")
     fires = "g (float[2] x) => (float[2] y) { u = Identity(x) y = Abs(u) }"
     spares = {
         "another type": "g (int64[2] x) => (float[2] y) { u = Cast<to=1>(x) y = Abs(u) }",
         "a node of its own": "g (float[2] x) => (float[2] y) { y = Identity(x) }",
         "may add or remove": """g (float[N] x) => (float[M] y) <int64[2] pads = {0, 1}> {
       u = Pad(x, pads) y = Abs(u) }""",
+        "may be in training mode": """g (float[2] x, bool t) => (float[2] y) <float r = {0.5}> {
+      u = Dropout(x, r, t) y = Abs(u) }""",
     }
 
     def match(self, m: Match) -> Tensor:
@@ -72,6 +79,8 @@ def _equal_operand(m: Match) -> Tensor:
         rank = m.need(m.facts.rank(first), "the rank of {} is not known", first, at=first)
         amounts = pad_amounts(m.facts, m.node, rank)
         m.need(amounts is not None and not any(amounts), "Pad may add or remove elements")
+    if m.node.op == "Dropout":
+        _check_dropout(m)
     if m.node.op not in ("And", "Or"):
         return first
     neutral = m.node.op == "And"
@@ -82,6 +91,27 @@ def _equal_operand(m: Match) -> Tensor:
         if is_neutral and shape is not None and m.facts.shape(operand) == shape:
             return operand
     raise Miss("no operand is known to leave the other one as it is", at=m.node)
+
+
+def _check_dropout(m: Match) -> None:
+    """Raises Miss for a Dropout that may drop elements or fail, or whose mask is read."""
+    node, opset = m.node, m.facts.opset
+    m.need(opset >= _DROPOUT_OF_INFERENCE, "Dropout may be in training mode before opset 7")
+    for mask in node.outputs[1:]:
+        m.need(not m.index.use_count(mask), "the mask {} is read", mask)
+    if opset < _DROPOUT_WITH_INPUTS:
+        return
+    training = optional(node.inputs, 2)
+    if training is not None:
+        is_off = m.facts.scalar(training) is False
+        m.need(is_off, "Dropout may be in training mode: {} is not known to be false", training)
+    ratio = optional(node.inputs, 1)
+    if ratio is not None:
+        value = m.facts.constant(ratio)
+        is_valid = value is not None and value.shape == () and 0 <= value < 1
+        m.need(
+            is_valid, "the ratio {} is not known to be from 0 to below 1: Dropout may fail", ratio
+        )
 
 
 def _before_round_trip(m: Match, between: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from looplift import rewrite
 from looplift.rewrite.graph.declarations import numpy_type
@@ -139,6 +140,56 @@ class TestIdentities:
         model = parse(text, 21, 10)
         assert words in reason_of(EliminateIdentity, model)
         rewritten(model)
+
+
+class TestDropouts:
+    """Dropout at inference; onnxruntime refuses a ratio that is not from 0 to below 1."""
+
+    @pytest.mark.parametrize(
+        ("node", "opset"),
+        [
+            ("Dropout(x)", 21),
+            ("Dropout(x, r)", 12),
+            ("Dropout(x, r, off)", 21),
+            ("Dropout(x, zero)", 17),
+            ("Dropout(x, , off)", 17),
+            ("Dropout<ratio = 0.5>(x)", 11),
+            ("Dropout(x)", 7),
+        ],
+    )
+    def test_removed(self, node: str, opset: int) -> None:
+        text = f"""g (float[N] x) => (float[N] y) <float r = {{0.5}}, float zero = {{0}}, bool off = {{0}}> {{
+            u = {node} y = Abs(u) }}"""
+        model = parse(text, opset, 8)
+        assert ops(rewritten(model, Feeds(sizes=(0, 1, 2, 7))).model) == {"Abs": 1}
+
+    def test_in_a_body(self) -> None:
+        text = """g (float[3] x, int64 m) => (float[3] y) <bool off = {0}> {
+            y = Loop (m, , x) <body = b (int64 i, bool ci, float[3] s) => (bool co, float[3] so) {
+                co = Identity(ci) e = Sin(s) so, mask = Dropout(e, , off) }> }"""
+        model = parse(text, 21, 10)
+        assert "Dropout" not in ops(rewritten(model, Feeds(values={"m": [0, 1, 2, 7]}), 1e-6).model)
+
+    @pytest.mark.parametrize(
+        ("nodes", "words"),
+        [
+            ("u, m = Dropout(x) y = Where(m, u, s)", "the mask m is read"),
+            ("u = Dropout(x, r, on) y = Abs(u)", "on is not known to be false"),
+            ("u = Dropout(x, one) y = Abs(u)", "the ratio one is not known"),
+            ("u = Dropout(x, less) y = Abs(u)", "the ratio less is not known"),
+            ("u = Dropout(x, nan) y = Abs(u)", "the ratio nan is not known"),
+            ("u = Dropout(x, s) y = Abs(u)", "the ratio s is not known"),
+        ],
+    )
+    def test_near_misses(self, nodes: str, words: str) -> None:
+        text = f"""g (float[2] x, float s) => (float[2] y) <float r = {{0.5}}, float one = {{1}},
+            float less = {{-0.5}}, float nan = {{0}}, bool on = {{1}}> {{ {nodes} }}"""
+        model = parse(text, 17, 8)
+        for weight in model.graph.initializer:
+            if weight.name == "nan":
+                weight.CopyFrom(numpy_helper.from_array(np.array(np.nan, np.float32), "nan"))
+        assert words in reason_of(EliminateIdentity, model).replace("`", "")
+        assert ops(rewrite(model).model).get("Dropout", 0) == 1
 
 
 class TestCasts:
