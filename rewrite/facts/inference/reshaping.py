@@ -81,10 +81,62 @@ def _target_dim(ctx: NodeContext, x: Fact, target: list[Dim], axis: int, keep_ze
         if x.shape is not None and copied is None:
             ctx.fail(f"dim {axis} of the target copies an axis that the input lacks")
         return ctx.fresh(axis) if copied is None else copied
+    if not symbolic.nonnegative(dim):
+        return ctx.fresh(axis)
     # If the dim is 0 in a run, the axis of the input is copied: right only if that is 0, too.
-    if symbolic.nonnegative(dim) and (copied == dim or _zero_would_fail(x, target, axis)):
+    if copied == dim or _zero_would_fail(x, target, axis):
         return dim
-    return ctx.fresh(axis)
+    if copied is None:
+        return ctx.fresh(axis)
+    if _is_zero_with(copied, dim):
+        return dim
+    repeated = _repeated(copied, dim)
+    return ctx.fresh(axis) if repeated is None else repeated
+
+
+def _is_zero_with(copied: Dim, dim: Dim) -> bool:
+    """Whether a size of the input is known to be 0 wherever a product of symbols is 0."""
+    factors = _factors(dim)
+    only_symbols = [atom for atom in factors if isinstance(atom, symbolic.Symbol)]
+    if not factors or len(only_symbols) < len(factors):
+        return False
+    return all(symbolic.substitute(copied, {factor: 0}) == 0 for factor in only_symbols)
+
+
+def _repeated(copied: Dim, dim: Dim) -> Dim | None:
+    """(T, B, 4) reshaped to (T * B, -1) has T rows where B is 0: T * max(B, 1)."""
+    repeats = _exact_quotient(dim, copied)
+    if repeats is None or symbolic.mul(repeats, copied) != dim:
+        return None
+    is_size = symbolic.nonnegative(copied) and symbolic.nonnegative(repeats)
+    return symbolic.mul(copied, symbolic.maximum(repeats, 1)) if is_size else None
+
+
+def _factors(dim: Dim) -> Sequence[symbolic.Atom]:
+    """The factors of a product without its number; () for other dims."""
+    if not isinstance(dim, symbolic.Expr) or dim.constant or len(dim.terms) != 1:
+        return ()
+    ((monomial, _),) = dim.terms
+    return monomial
+
+
+def _exact_quotient(total: Dim, divisor: Dim) -> Dim | None:
+    """total / divisor in the runs where the divisor is not 0; None where it may have a remainder.
+
+    No factor of a product is 0 if the product is not.
+    """
+    positive: dict[symbolic.Symbol, Dim] = {}
+    factors: dict[symbolic.Symbol, Dim] = {}
+    for symbol in _factors(divisor):
+        if isinstance(symbol, symbolic.Symbol) and symbol.low == 0 and symbol.high is None:
+            twin = symbolic.Symbol.fresh(symbol.name, 1, None, symbol.scope)
+            positive[symbol], factors[twin] = symbolic.of(twin), symbolic.of(symbol)
+    total, divisor = (symbolic.substitute(dim, positive) for dim in (total, divisor))
+    if not symbolic.nonzero(divisor):
+        return None
+    quotient = symbolic.floordiv(total, divisor)
+    is_exact = symbolic.mul(quotient, divisor) == total
+    return symbolic.substitute(quotient, factors) if is_exact else None
 
 
 def _zero_would_fail(x: Fact, target: list[Dim], axis: int) -> bool:
@@ -127,17 +179,38 @@ def _quotient(ctx: NodeContext, axis: int, total: Dim, rest: Dim) -> Dim:
         if total % rest:
             ctx.fail(f"{total} elements cannot be divided by {rest}")
         return total // rest
-    if rest == 0 or symbolic.eq(rest, 0) is not False:
-        shared = _cancel(ctx.shape(0) or (), rest)
-        return shared if shared is not None else ctx.fresh(axis)
-    quotient = symbolic.floordiv(total, rest)
-    return quotient if symbolic.mul(quotient, rest) == total else ctx.fresh(axis)
+    found = _cancel(ctx.shape(0) or (), rest)
+    if ctx.attr("allowzero", 0) and not symbolic.nonzero(rest):
+        # onnxruntime runs a target with 0 and -1, and leaves sizes of 0 out of the quotient.
+        return found if found is not None and symbolic.nonzero(found) else ctx.fresh(axis)
+    for quotient in (found, _exact_quotient(total, rest), _quotient_of_repeated(total, rest)):
+        if quotient is not None:
+            return quotient
+    return ctx.fresh(axis)
+
+
+def _quotient_of_repeated(total: Dim, rest: Dim) -> Dim | None:
+    """4 * T * B / (T * max(B, 1)) is 4, and 0 where B is 0: 4 * min(B, 1)."""
+    for atom in _factors(rest):
+        if not isinstance(atom, symbolic.Term) or atom.op != "max" or atom.left != 1:
+            continue
+        others = _exact_quotient(rest, symbolic.of(atom))
+        divisor = None if others is None else symbolic.mul(others, atom.right)
+        quotient = None if divisor is None else _exact_quotient(total, divisor)
+        # Where B is 0, so must the total be.
+        if (
+            divisor is not None
+            and quotient is not None
+            and symbolic.mul(quotient, divisor) == total
+        ):
+            return symbolic.mul(quotient, symbolic.minimum(atom.right, 1))
+    return None
 
 
 def _cancel(shape: tuple[Dim, ...], rest: Dim) -> Dim | None:
-    """(N, 4, H) reshaped to (N, -1): N cancels even where it may be 0.
+    """(N - 1, 4, H) reshaped to (N - 1, -1): N - 1 cancels even where it may be 0.
 
-    If N is 0 the run fails, because the missing dim cannot be inferred. In all other runs the
+    If it is 0 the run fails, because the missing dim cannot be inferred. In all other runs the
     quotient is the product of the other dims.
     """
     for drop in range(len(shape)):

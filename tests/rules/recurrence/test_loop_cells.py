@@ -56,6 +56,27 @@ def test_an_input_without_a_feature_axis() -> None:
     _assert_fused(scan_rnn(nodes, constants, "float[T,B] x"), "RNN")
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("trips", [1, 2, 7])
+@pytest.mark.parametrize("layer", ["Relu(m0)", "BatchNormalization(m0, k, k, k, k)"])
+def test_a_layer_over_the_rows_of_all_time_steps(layer: str, trips: int, batch: int) -> None:
+    """View(T * B, -1) and back: without rows or time steps, the original run fails."""
+    nodes = "p = MatMul(xt, w) q = MatMul(h, r) a = Add(p, q) hn = Tanh(a) row = Identity(hn)"
+    constants = f"{RNN_WEIGHTS}, float[2] k = {{0.5, 2}}, {integers(minus=[-1])}"
+    text = f"""g (float[T,B,2] x) => (float[T,B,3] y) <{constants}, {integers(three=[3])}> {{
+      t = Shape<start=0, end=1>(x) b = Shape<start=1, end=2>(x) n = Mul(t, b)
+      rows = Concat<axis=0>(n, minus) back = Concat<axis=0>(t, b, minus)
+      m0 = Reshape(x, rows) m1 = {layer} x1 = Reshape(m1, back)
+      hs = Concat<axis=0>(b, three) h0 = ConstantOfShape(hs) trips = Squeeze(t)
+      z, y = Loop (trips, , h0) <body = b (int64 i, bool on, float[B,3] h)
+          => (bool again, float[B,3] hn, float[B,3] row) {{
+          again = Identity(on) xt = Gather<axis=0>(x1, i) {nodes} }}> }}"""
+    model = parse(text, opset=17)
+    feeds = Feeds(sizes=(trips,), fixed={"B": batch}, most=4)
+    counts = ops(rewritten(model, feeds, 1e-5).model)
+    assert (counts["RNN"], counts.get("Loop", 0)) == (1, 0)
+
+
 def test_a_state_with_several_feature_axes_is_declined() -> None:
     """Its recurrent weights would be a matrix that is mostly zeros."""
     nodes = "q = MatMul(h, r) a = Add(xt, q)"

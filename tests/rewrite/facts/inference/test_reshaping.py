@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from ...fact_cases import Case, cases
 
+ROWS = """g (float[T,B,4] x) => (y, z) <float[4,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12},
+    int64[1] m = {-1}, int64[2] halves = {2, 2}> {
+    t = Shape<end = 1>(x) b = Shape<start = 1, end = 2>(x) n = Mul(t, b) r = Concat<axis=0>(n, m)
+    back = Concat<axis=0>(t, b, m) other = Concat<axis=0>(b, t, m)"""
+"""The rows of all time steps in one matrix, in which r has the shape (T * B, -1)."""
+
 RESHAPE = {
     "numbers": Case("g (float[6] x) => (y) <int64[2] t = {2, 3}> { y = Reshape(x, t) }", {"y": "(2, 3)"}),
     "wildcard": Case(
@@ -34,6 +40,40 @@ RESHAPE = {
         """g (float[N,M,4] x) => (y) <int64[2] i = {0, 1}, int64[1] m = {-1}> {
         s = Shape(x) d = Gather(s, i) n = ReduceProd(d) o = Reshape(n, m)
         t = Concat<axis=0>(o, m) y = Reshape(x, t) }"""
+    ),
+    "all_rows_and_back": Case(
+        f"{ROWS} y = Reshape(x, r) e = Relu(y) z = Reshape(e, back) }}",
+        {"y": "(T * max(B, 1), 4 * min(B, 1))", "z": "(T, B, 4)"},
+    ),
+    "all_rows_of_open_features": Case(
+        f"{ROWS} y = Reshape(x, r) z = Reshape(y, back) }}".replace("T,B,4", "T,B,K"),
+        {"y": "(T * max(B, 1), K * min(B, 1))", "z": "(T, B, K)"},
+    ),
+    "all_rows_back_to_split_features": Case(
+        f"{ROWS} two = Concat<axis=0>(t, b, halves) y = Reshape(x, r) z = Reshape(y, two) }}",
+        {"z": "(T, B, 2, 2)"},
+    ),
+    "all_rows_back_in_another_order": Case(
+        f"{ROWS} y = Reshape(x, r) z = Reshape(y, other) }}", {"z": "(None, None, None)"}
+    ),
+    "all_rows_projected": Case(
+        f"{ROWS} y = Reshape(x, r) e = MatMul(y, w) z = Reshape(e, back) }}",
+        {"e": "(T * max(B, 1), 3)", "z": "(T, None, None)"},
+    ),
+    "all_rows_where_zeros_are_sizes": Case(
+        f"{ROWS} y = Reshape<allowzero = 1>(x, r) z = Reshape<allowzero = 1>(y, back) }}",
+        {"y": "(T * B, None)", "z": "(T, B, None)"},
+    ),
+    "two_zeros_where_zeros_are_sizes": Case(
+        """g (float[N,M,K] x) => (y) <int64[1] m = {-1}> { s = Shape<end = 1>(x)
+        t = Concat<axis=0>(s, m) y = Reshape<allowzero=1>(x, t) }""",
+        {"y": "(N, None)"},
+    ),
+    "rows_of_one_row": Case(
+        """g (float[1,K] x, float[N] n) => (y) <int64[1] m = {-1}> { s = Shape(n)
+        t = Concat<axis=0>(s, m) y = Reshape(x, t) }""",
+        {"y": "(max(N, 1), None)"},
+        sizes=(0, 1, 2, 4),
     ),
     "by_foreign_dim": Case(
         """g (float[A,B] x, float[N] n) => (y) <int64[1] two = {2}> { s = Shape(n)
