@@ -10,6 +10,7 @@ from .. import symbolic
 from ..graph.index import Index
 from ..graph.ir import Node, bodies, optional
 from ..symbolic import Dim
+from .axes import named_axes
 from .fact import FLOAT_OR_DOUBLE
 from .facts import Facts
 from .iteration_bounds import nonnegative_in_iteration
@@ -98,14 +99,20 @@ def is_pure(node: Node, index: Index) -> bool:
 def cannot_fail(node: Node, facts: Facts) -> bool:
     """Whether the node never fails.
 
-    Holds for Shape and Size, for a Range up to the size of an axis, for Gather at positions known
-    to be on the axis, and for element-wise operators whose operands are known to be broadcastable,
-    except a Cast from or to strings.
+    Holds for Shape and Size, for a Concat of vectors of fixed lengths, as shapes are, for Unsqueeze
+    at known axes, for a Range up to the size of an axis, for Gather at positions known to be on the
+    axis, and for element-wise operators whose operands are known to be broadcastable, except a Cast
+    from or to strings.
     """
     if node.domain:
         return False
     if node.op in ("Shape", "Size"):
         return True
+    if node.op == "Concat":
+        return _joins_fixed_vectors(node, facts)
+    if node.op == "Unsqueeze":
+        axes = named_axes(facts, node)
+        return axes is not None and len(set(axes)) == len(axes)
     if node.op == "Range":
         return _is_range_of_axis(node, facts)
     if node.op == "Gather":
@@ -118,6 +125,13 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
         return False
     shapes = [f.shape for f in known if f.shape is not None and f.dtype]
     return len(shapes) == len(known) and symbolic.broadcastable(shapes)
+
+
+def _joins_fixed_vectors(node: Node, facts: Facts) -> bool:
+    """Whether a Concat joins vectors of fixed lengths, which have no other axes that must agree."""
+    shapes = [facts.shape(t) for t in node.inputs]
+    are_fixed = all(s is not None and len(s) == 1 and isinstance(s[0], int) for s in shapes)
+    return are_fixed and node.attrs.get("axis") in (0, -1)
 
 
 def _is_range_of_axis(node: Node, facts: Facts) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import onnx
 import pytest
 
@@ -150,6 +153,34 @@ def test_a_range_over_an_axis_cannot_fail(bounds: str, hoisted: bool) -> None:
     assert ("Range" not in body) == hoisted
     feeds = Feeds(sizes=(0, 1, 5), values={"k": [0, 2, -1], "m": [0, 1, 3]})
     assert_equivalent(parse(text), result, feeds)
+
+
+@pytest.mark.parametrize(
+    ("shape", "hoisted"),
+    [
+        ("Concat<axis=0>(all, at0)", True),
+        ("Concat<axis=-1>(at0, all, at0)", True),
+        ("Concat<axis=0>(x, x)", False),  # it has other axes
+        ("Concat<axis=0>(ks, all)", False),  # of any length
+        ("Unsqueeze(m, at0)", True),
+        ("Unsqueeze(x, two)", True),
+        ("Unsqueeze(all, axes)", False),  # any axis
+    ],
+)
+def test_shapes_that_are_put_together_cannot_fail(shape: str, hoisted: bool) -> None:
+    text = f"""g (int64[T,3] x, int64[K] ks, int64[1] axes, int64 m) => (int64[P] y)
+        <int64[1] at0 = {{0}}, int64[2] two = {{0, -1}}, int64[1] zero = {{0}}> {{
+        all = Shape(x)
+        y = Loop (m, , zero) <body = b (int64 i, bool ci, int64[Q] s) => (bool co, int64[R] so) {{
+            co = Identity(ci) c = {shape} t = ReduceSum<keepdims=0>(c) so = Add(s, t) }}> }}"""
+    model = parse(text)
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    inner = [node.op_type for node in _body(result.graph).node]
+    assert (re.split(r"\W", shape)[0] not in inner) == hoisted
+    axes = [np.array([axis]) for axis in (0, 1, 5)]
+    feeds = Feeds(sizes=(0, 1, 5), values={"axes": axes, "m": [0, 1, 3]})
+    assert_equivalent(model, result, feeds)
 
 
 def test_a_result_of_a_scan_body_keeps_its_declared_rank() -> None:

@@ -57,6 +57,25 @@ def test_an_input_without_a_feature_axis() -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize(
+    ("result", "trips"), [("float[K,B,3] y", [1, 2, 7]), ("float[B,3] z", [0, 1, 2, 7])]
+)
+def test_the_iteration_number_as_a_feature(result: str, trips: list[int], batch: int) -> None:
+    """Each iteration puts the target of the Expand together, and the loop may not run."""
+    constants = f"{constant('w', 3, 3)}, {constant('r', 3, 3)}, {integers(single=[1])}"
+    text = f"""g (float[7,B,2] x, float[B,3] h0, int64 n) => ({result}) <{constants}> {{
+      b = Shape<start=1, end=2>(x)
+      z, y = Loop (n, , h0) <body = cell (int64 i, bool on, float[B,3] h)
+          => (bool again, float[B,3] hn, float[B,3] row) {{
+          again = Identity(on) xt = Gather<axis=0>(x, i) f = Cast<to=1>(i)
+          column = Concat<axis=0>(b, single) e = Expand(f, column) j = Concat<axis=1>(xt, e)
+          p = MatMul(j, w) q = MatMul(h, r) a = Add(p, q) hn = Tanh(a) row = Identity(hn) }}> }}"""
+    feeds = Feeds(values={"n": trips}, fixed={"B": batch}, sizes=(7,), most=4)
+    counts = ops(rewritten(parse(text, opset=17), feeds, 1e-5).model)
+    assert (counts["RNN"], counts.get("Loop", 0)) == (1, 0)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("trips", [1, 2, 7])
 @pytest.mark.parametrize("layer", ["Relu(m0)", "BatchNormalization(m0, k, k, k, k)"])
 def test_a_layer_over_the_rows_of_all_time_steps(layer: str, trips: int, batch: int) -> None:
