@@ -4,6 +4,9 @@
 
 The planes that the taps along the depth read are the channels of one convolution of planes, and the
 planes of the result its images. The copy is as many times as large as the data as there are taps.
+
+A single tap with strides or padding needs no planes: what it reads is copied, and the convolution
+of the copy has neither.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ _LAYOUTS = ("NCDHW", "OIDHW")
 def split_volumes(module: tvm.IRModule) -> tvm.IRModule:
     """The module with convolutions of planes for those of volumes.
 
-    Those with a single tap stay.
+    Those with a single tap stay, without strides and padding.
     """
     return rewritten_functions(_Volumes(module), module)
 
@@ -35,7 +38,40 @@ def split_volumes(module: tvm.IRModule) -> tvm.IRModule:
 class _Volumes(PyExprMutator):  # type: ignore[misc]
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
-        return self._by_planes(call) if _splits(call) else call
+        if not _is_plain(call):
+            return call
+        if any(int(n) > 1 for n in list(call.args[1].ty.shape.values)[2:]):
+            return self._by_planes(call)
+        is_strided = any(int(n) > 1 for n in call.attrs.strides)
+        is_padded = any(int(n) > 0 for n in call.attrs.padding)
+        return self._of_elements_read(call) if is_strided or is_padded else call
+
+    def _of_elements_read(self, call: Any) -> Any:
+        """The convolution with a single tap of a copy of what the tap reads."""
+        data, weight = call.args
+        steps = [int(n) for n in call.attrs.strides]
+        before = [int(n) for n in call.attrs.padding[:3]]
+        is_padded = any(int(n) > 0 for n in call.attrs.padding)
+        sizes = list(data.ty.shape.values)[2:]
+
+        def elements(x: te.Tensor) -> te.Tensor:
+            def element(image: Any, channel: Any, *places: Any) -> Any:
+                at = [p * step - n for p, step, n in zip(places, steps, before, strict=True)]
+                read = x(image, channel, *at)
+                if not is_padded:
+                    return read
+                is_inside = tirx.all(
+                    *(tirx.all(p >= 0, p < size) for p, size in zip(at, sizes, strict=True))
+                )
+                return tirx.if_then_else(is_inside, read, tirx.const(0, str(x.dtype)))
+
+            shape = [*list(data.ty.shape.values)[:2], *list(call.ty.shape.values)[2:]]
+            return te.compute(shape, element, name="elements")
+
+        copied = self.builder_.emit(
+            self.builder_.call_te(elements, data, primfunc_name_hint="elements_read")
+        )
+        return relax.op.nn.conv3d(copied, weight, groups=call.attrs.groups)
 
     def _by_planes(self, call: Any) -> Any:
         data, weight = call.args
@@ -79,8 +115,10 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
         return self.builder_.emit(call)
 
 
-def _splits(call: Any) -> bool:
-    """Whether a call is a convolution of volumes with several taps, whose sizes are expressions."""
+def _is_plain(call: Any) -> bool:
+    """Whether a call is a convolution of volumes of float32 whose sizes are expressions, by a
+    weight of known size.
+    """
     if getattr(call.op, "name", "") != _OPERATOR:
         return False
     attrs = call.attrs
@@ -89,7 +127,4 @@ def _splits(call: Any) -> bool:
         isinstance(getattr(kind, "shape", None), relax.ShapeExpr) and str(kind.dtype) == "float32"
         for kind in types
     )
-    if not is_plain:
-        return False
-    taps = list(types[1].shape.values)
-    return all(isinstance(n, tirx.IntImm) for n in taps) and any(int(n) > 1 for n in taps[2:])
+    return is_plain and all(isinstance(n, tirx.IntImm) for n in types[1].shape.values)

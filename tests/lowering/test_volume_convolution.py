@@ -8,10 +8,11 @@ import pytest
 
 import looplift
 from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.convolution import Convolution
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
 from ..samples import one_of
-from .comparison import check, weight, with_weights
+from .comparison import check, taken_by, weight, with_weights
 
 VOLUMES = {
     "plain": ("strides = [1, 1, 1]", (6, 4, 3, 3, 3)),
@@ -23,9 +24,13 @@ VOLUMES = {
     "along the depth": ("pads = [2, 0, 0, 2, 0, 0], strides = [2, 1, 1]", (6, 4, 5, 1, 1)),
     "of planes": ("pads = [0, 1, 1, 0, 1, 1]", (6, 4, 1, 3, 3)),
     "one tap and strides": ("strides = [2, 2, 2]", (6, 4, 1, 1, 1)),
+    "one tap, strides and padding": (
+        "strides = [1, 3, 2], pads = [1, 0, 2, 0, 1, 3]", (6, 4, 1, 1, 1),
+    ),
+    "one tap, strides and groups": ("strides = [2, 1, 2], group = 2", (6, 2, 1, 1, 1)),
     "one tap": ("strides = [1, 1, 1]", (6, 4, 1, 1, 1)),
     "padding of all sizes": ('auto_pad = "SAME_UPPER", strides = [2, 2, 2]', (6, 4, 3, 3, 3)),
-}
+}  # fmt: skip
 """Attributes and the shape of the weight."""
 
 
@@ -64,3 +69,15 @@ def test_the_copy_and_the_planes_are_views_of_it() -> None:
     assert len(re.findall(r"R\.call_tir\(", main)) == 3  # windows, planes, and their transposition
     assert "conv3d" not in main
     assert "R.reshape(x, " in main
+
+
+def test_one_tap_with_strides_is_a_convolution_of_what_it_reads() -> None:
+    text = """model (float[b, 16, d, h, w] x) => (y) { y = Conv <strides = [2, 2, 2]> (x, f) }"""
+    weights = {"f": weight(32, 16, 1, 1, 1)}
+    assert taken_by(Convolution(), text, weights)
+    check(text, weights, [{"b": 2, "d": 1, "h": 1, "w": 1}, {"b": 1, "d": 4, "h": 7, "w": 20}])
+
+
+def test_one_tap_with_strides_on_no_images() -> None:
+    text = """model (float[b, 4, d, 6, 7] x) => (y) { y = Conv <strides = [2, 2, 2]> (x, f) }"""
+    check(text, {"f": weight(8, 4, 1, 1, 1)}, [{"b": 0, "d": 3}])
