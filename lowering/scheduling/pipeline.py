@@ -88,6 +88,7 @@ from .transposition import Transposition
 from .trip_counts import pass_trip_counts
 from .unused_taps import drop_unused_taps
 from .volume_convolution import split_volumes
+from .volume_pooling import pool_by_planes
 from .winograd import Winograd
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -238,6 +239,7 @@ def _to_kernels() -> Any:
             _module_pass(split_into_phases),
             _module_pass(drop_unused_taps),
             _module_pass(split_volumes),
+            _module_pass(pool_by_planes),
             _module_pass(absorb_transpositions),
             _module_pass(keep_concatenations_apart),
             _module_pass(drop_second_extremes),

@@ -15,12 +15,11 @@ import math
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx, topi
+from tvm import relax, te, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .dataflow import rewritten_functions
-from .ordered_copies import KEEPS_ORDER
-from .size_names import OPAQUE
+from .views import view
 
 _OPERATOR = "relax.nn.conv3d"
 _LAYOUTS = ("NCDHW", "OIDHW")
@@ -93,9 +92,9 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
             shape = (images, depth_of_result, channels, taps, size)
             return te.compute(shape, element, name="windows")
 
-        lines = self._view(data, [images, channels, depth, size])
+        lines = view(self.builder_, data, [images, channels, depth, size])
         copied = emit(self.builder_.call_te(windows, lines, primfunc_name_hint="depth_windows"))
-        planes = self._view(copied, [images * depth_of_result, channels * taps, *plane])
+        planes = view(self.builder_, copied, [images * depth_of_result, channels * taps, *plane])
         flat = emit(relax.op.reshape(weight, [results, of_group * taps, *of_plane]))
         padding = [int(attrs.padding[axis]) for axis in (1, 2, 4, 5)]
         convolved = emit(
@@ -105,14 +104,8 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
             )
         )  # fmt: skip
         of_result = list(convolved.ty.shape.values)[1:]
-        volumes = self._view(convolved, [images, depth_of_result, *of_result])
+        volumes = view(self.builder_, convolved, [images, depth_of_result, *of_result])
         return relax.op.permute_dims(volumes, [0, 2, 1, 3, 4])
-
-    def _view(self, tensor: Any, shape: list[Any]) -> Any:
-        """A reshape that `restore_reshapes` need not prove to be one, and that is not fused."""
-        attributes = {KEEPS_ORDER: True, "op_pattern": OPAQUE}
-        call = self.builder_.call_te(topi.reshape, tensor, shape, primfunc_attrs=attributes)
-        return self.builder_.emit(call)
 
 
 def _is_plain(call: Any) -> bool:
