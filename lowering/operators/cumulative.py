@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
+from ..scheduling.cumulative import GUARDS_EMPTY_AXIS
 from ..small_kernels import range_along
 from ..values import Value
 from .accumulation import accumulate_in_float32
@@ -14,6 +15,8 @@ from .broadcasting import ONE, ZERO, dims_of
 from .padding import pad_with
 from .registry import ConverterContext, converts
 from .sizes import may_be_zero
+
+_GUARD = {GUARDS_EMPTY_AXIS: True}
 
 
 @converts("CumProd", "CumSum")
@@ -35,7 +38,7 @@ def cumulative(ctx: ConverterContext) -> Value:
     if ctx.attr("reverse", 0):
         result = bb.normalize(relax.op.flip(result, axis))
     if may_be_zero(size):
-        result = ctx.call_te(range_along, result, ZERO, size, axis, name="part")
+        result = ctx.call_te(range_along, result, ZERO, size, axis, name="part", attributes=_GUARD)
     return result if is_known else relax.op.reshape(result, relax.ShapeExpr(dims))
 
 
@@ -45,4 +48,4 @@ def _with_an_element(ctx: ConverterContext, data: Value, axis: int, size: Any) -
         return data
     none = [ZERO] * data.ty.ndim
     after = [*none[:axis], tirx.max(ONE - size, ZERO), *none[axis + 1 :]]
-    return pad_with(ctx, data, relax.const(0, data.ty.dtype), none, after)
+    return pad_with(ctx, data, relax.const(0, data.ty.dtype), none, after, _GUARD)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -83,10 +83,18 @@ def _padded_shape(data: Any, before: Sequence[Any], after: Sequence[Any]) -> lis
 
 
 def pad_with(
-    ctx: ConverterContext, data: Value, fill: Value, before: Sequence[Any], after: Sequence[Any]
+    ctx: ConverterContext,
+    data: Value,
+    fill: Value,
+    before: Sequence[Any],
+    after: Sequence[Any],
+    attributes: Mapping[str, Any] | None = None,
 ) -> Value:
-    """Data padded with `fill`, a scalar; the amounts are one symbolic expression for each axis."""
-    return ctx.call_te(_pad_constant, data, fill, before, after, name="pad")
+    """Data padded with `fill`, a scalar; the amounts are one symbolic expression for each axis.
+
+    `attributes` are those of the kernel.
+    """
+    return ctx.call_te(_pad_constant, data, fill, before, after, name="pad", attributes=attributes)
 
 
 def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -168,9 +168,17 @@ class ConverterContext:
             return value
         return self.bb.emit(relax.op.astype(value, dtype))
 
-    def call_te(self, compute: Callable[..., Any], *args: Any, name: str) -> Value:
+    def call_te(
+        self,
+        compute: Callable[..., Any],
+        *args: Any,
+        name: str,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Value:
         """A call of the kernel `name`, which `compute` describes as a tensor expression."""
-        return self.bb.normalize(self.bb.call_te(compute, *args, primfunc_name_hint=name))
+        given = dict(attributes or {})
+        call = self.bb.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=given)
+        return self.bb.normalize(call)
 
 
 ConverterFunction = Callable[[ConverterContext], Value]

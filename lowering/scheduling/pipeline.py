@@ -40,6 +40,7 @@ from .compaction import COMPACTED, COMPACTION, compact_buffers
 from .concatenation import Concatenation
 from .constant_folding import fold_constant_calls
 from .convolution import Convolution
+from .cumulative import accumulate_rows
 from .dataflow import split_blocks
 from .elementwise import Elementwise
 from .emission import SCHEDULED
@@ -235,6 +236,8 @@ def _to_kernels() -> Any:
     return tvm.transform.Sequential(
         [
             relax.backend.DispatchSampling(),
+            # Before the pass that makes TVM's kernels of cumulative operators.
+            _module_pass(accumulate_rows),
             relax.backend.DispatchSortScan(),
             _module_pass(split_into_phases),
             _module_pass(drop_unused_taps),
