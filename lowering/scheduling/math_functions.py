@@ -1,4 +1,5 @@
-"""Functions of float32 as plain arithmetic: exp, log, log1p, erf, tanh, sigmoid, sin and cos.
+"""Functions of float32 as plain arithmetic: exp, log, log1p, erf, tanh, sigmoid, sin, cos, asin,
+acos and atan.
 
 LLVM knows `exp` on a vector, but calls the C library for each element. These are the same
 functions in plain arithmetic, for any number of lanes. Overflow, underflow, NaN and infinities
@@ -66,8 +67,8 @@ def expand_functions(module: tvm.IRModule) -> tvm.IRModule:
 
 
 def with_fast_math(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The kernel with cos, erf, exp, log, log1p, sigmoid, sin and tanh of float32 in
-    plain arithmetic, and products in place of powers.
+    """The kernel with the functions of float32 of this module in plain arithmetic, and products in
+    place of powers.
 
     Not those of a function of a function: TVM's code generator puts named values in place of their
     names, and takes 20 s over three sigmoids. Rules give each argument a buffer of its own.
@@ -431,7 +432,119 @@ def _sin_of_half_turn(x: Expr) -> Expr:
     return _named(x * x, of_square)
 
 
+# asin(x) = x + x · x² · P(x²) for |x| <= ½, with a minimax polynomial that is off by less than 5e-9
+# of the result. Beyond, asin(x) = π/2 - 2 · asin(√((1 - x) / 2)), where 1 - x is exact; acos(x) is
+# that without π/2, so that it keeps its digits near 1. π/2 is a float32 and a rest. The root of a
+# negative number makes |x| > 1 NaN.
+_HALF_PI = 1.57079637050628662
+_HALF_PI_REST = math.pi / 2 - _HALF_PI
+_ASIN_POLYNOMIAL_LIMIT = 0.5
+_ASIN_POLYNOMIAL = (0.16666752, 0.074952975, 0.045470376, 0.024179514, 0.042166308)
+
+
+def _asin(x: Expr) -> Expr:
+    def of_near(_: Expr, signs: Expr, is_far: Expr, near: Expr) -> Expr:
+        doubled = near + near - _constant(_HALF_PI_REST, near)
+        far = _constant(_HALF_PI, near) - doubled
+        return _negated(tirx.Select(is_far, far, near), signs)
+
+    return _by_small_angle(x, of_near)
+
+
+def _acos(x: Expr) -> Expr:
+    def of_near(x: Expr, signs: Expr, is_far: Expr, near: Expr) -> Expr:
+        half, rest = _constant(_HALF_PI, near), _constant(_HALF_PI_REST, near)
+        doubled = near + near
+        far = tirx.Select(x < _constant(0, x), half + half - (doubled - (rest + rest)), doubled)
+        return tirx.Select(is_far, far, half - (_negated(near, signs) - rest))
+
+    return _by_small_angle(x, of_near)
+
+
+def _by_small_angle(x: Expr, use: Callable[[Expr, Expr, Expr, Expr], Expr]) -> Expr:
+    """`use(x, signs, is_far, near)`, where `near` is asin(|x|), or half of acos(|x|) for |x| that
+    `is_far` from 0.
+    """
+
+    def of_parts(x: Expr, magnitude: Expr, signs: Expr) -> Expr:
+        is_far = magnitude > _constant(_ASIN_POLYNOMIAL_LIMIT, x)
+        to_one = (_constant(1, x) - magnitude) * _constant(0.5, x)
+        square = tirx.Select(is_far, to_one, magnitude * magnitude)
+
+        def of_square(square: Expr) -> Expr:
+            root = tirx.Select(is_far, _square_root(square), magnitude)
+            return _named(root, lambda root: of_root(square, root))
+
+        def of_root(square: Expr, root: Expr) -> Expr:
+            near = root + root * square * _polynomial(_ASIN_POLYNOMIAL, square)
+            return _named(near, lambda near: use(x, signs, is_far, near))
+
+        return _named(square, of_square)
+
+    return _with_signs_apart(x, of_parts)
+
+
+def _square_root(x: Expr) -> Expr:
+    """The root as an instruction: `expand_functions` runs after TVM has replaced `tirx.sqrt`."""
+    return tirx.call_llvm_pure_intrin(str(x.ty.dtype), "llvm.sqrt", x)
+
+
+# atan(x) = x + x · x² · P(x²) for |x| <= 1, with a minimax polynomial that is off by less than 3e-9
+# of the result, and π/2 - atan(1 / x) above.
+_ATAN_POLYNOMIAL = (
+    -0.333332986,
+    0.199985489,
+    -0.142642424,
+    0.109521858,
+    -0.08403451,
+    0.057957605,
+    -0.031177856,
+    0.0109146116,
+    -0.00179362297,
+)
+
+
+def _atan(x: Expr) -> Expr:
+    def of_parts(x: Expr, magnitude: Expr, signs: Expr) -> Expr:
+        one = _constant(1, x)
+        is_far = magnitude > one
+
+        def of_tangent(tangent: Expr) -> Expr:
+            near = _named(tangent * tangent, lambda square: angle(tangent, square))
+            return _named(near, of_near)
+
+        def angle(tangent: Expr, square: Expr) -> Expr:
+            return tangent + tangent * square * _polynomial(_ATAN_POLYNOMIAL, square)
+
+        def of_near(near: Expr) -> Expr:
+            far = _constant(_HALF_PI, x) - (near - _constant(_HALF_PI_REST, x))
+            return _negated(tirx.Select(is_far, far, near), signs)
+
+        return _named(tirx.Select(is_far, one / magnitude, magnitude), of_tangent)
+
+    return _with_signs_apart(x, of_parts)
+
+
+def _with_signs_apart(x: Expr, use: Callable[[Expr, Expr, Expr], Expr]) -> Expr:
+    """`use(x, magnitude, signs)`, with the signs as the bits of x that hold them."""
+
+    def of_bits(x: Expr, bits: Expr) -> Expr:
+        signs = bits & _integer(-(2**31), bits)
+        magnitude = _reinterpreted(bits ^ signs, "float32")
+        return _named(magnitude, lambda magnitude: use(x, magnitude, signs))
+
+    return _named(x, lambda x: _named(_reinterpreted(x, "int32"), lambda bits: of_bits(x, bits)))
+
+
+def _negated(x: Expr, signs: Expr) -> Expr:
+    """x, negated where the bit of the sign is set."""
+    return _reinterpreted(_reinterpreted(x, "int32") ^ signs, "float32")
+
+
 _FUNCTIONS: Mapping[str, Callable[[Expr], Expr]] = {
+    "tirx.acos": _acos,
+    "tirx.asin": _asin,
+    "tirx.atan": _atan,
     "tirx.cos": _cos,
     "tirx.erf": _erf,
     "tirx.exp": _exp,
