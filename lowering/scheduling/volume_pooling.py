@@ -2,7 +2,8 @@
 
     max(x[b, c, d·s + k, …] for k, …) = max(max(x[b, c, d·s + k, …] for …) for k)
 
-Planes of all depths are channels of one image. Along the depth, each plane is a line of an image.
+Planes of all depths are channels of one image. Along the depth, each plane is a line of an image
+of one channel.
 A mean is the mean along the depth of those of planes: the number of elements of a window is the
 product of the numbers along the axes, with and without padding.
 """
@@ -60,7 +61,8 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
         if _are_disjoint(call, _DEPTH):
             return of_volumes(data, **_windows(call, _DEPTH, 2))
         height, width = plane
-        lines = view(builder, data, [images, channels, depth, height * width])
+        # Each channel is an image, so that positions are in vectors: lines are long.
+        lines = view(builder, data, [images * channels, 1, depth, height * width])
         return view(builder, emit(of_planes(lines, **_windows(call, _DEPTH, 1))), result)
 
 
