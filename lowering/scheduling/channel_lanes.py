@@ -51,6 +51,10 @@ from .window_axes import (
     with_used_taps,
 )
 
+HAS_LONG_LINES = "looplift.has_long_lines"
+"""The attribute of kernels whose lines are long where their size is unknown."""
+_LONG = 256
+"""Elements of a line from which on it is long."""
 _FORMS: dict[str, Callable[[tirx.PrimFunc], Convolved | None]] = {
     MAXIMA: maximum_of,
     SUMS: sum_of,
@@ -84,12 +88,23 @@ def _scheduled(kernel: tirx.PrimFunc, found: Convolved, function: str) -> s_tir.
         return None
     if function == SUMS and not windows_overlap(found):
         return None  # They are added up as fast where they are.
+    if _combines_long_lines(kernel, found):
+        return None  # Transposing takes longer than what it saves.
     weights = found.product.a if function == PRODUCTS else None
     lane = _lane(found, weights)
     if lane is None:
         return None
     emission = LaneEmission(kernel, found, weights, lane, function)
     return s_tir.Schedule(rewritten(kernel, emission.emit))
+
+
+def _combines_long_lines(kernel: tirx.PrimFunc, found: Convolved) -> bool:
+    """Whether windows are columns of an image with long lines: positions fill vectors."""
+    *outer, inner = found.axes
+    if not outer or inner.taps > 1 or inner.stride > 1:
+        return False
+    size = static_size(inner.size)
+    return HAS_LONG_LINES in (kernel.attrs or {}) if size is None else size >= _LONG
 
 
 def _lane(found: Convolved, weights: Any) -> Any:

@@ -5,6 +5,8 @@
 The planes that the taps along the depth read are the channels of one convolution of planes, and the
 planes of the result its images. The copy is as many times as large as the data as there are taps.
 
+Where all taps lie along the depth, planes are lines of one image, and nothing is copied.
+
 A single tap with strides or padding needs no planes: what it reads is copied, and the convolution
 of the copy has neither.
 """
@@ -15,9 +17,10 @@ import math
 from typing import Any
 
 import tvm
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from .channel_lanes import HAS_LONG_LINES
 from .dataflow import rewritten_functions
 from .views import view
 
@@ -39,11 +42,31 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if not _is_plain(call):
             return call
+        if _is_along_depth(call):
+            return self._by_lines(call)
         if any(int(n) > 1 for n in list(call.args[1].ty.shape.values)[2:]):
             return self._by_planes(call)
         is_strided = any(int(n) > 1 for n in call.attrs.strides)
         is_padded = any(int(n) > 0 for n in call.attrs.padding)
         return self._of_elements_read(call) if is_strided or is_padded else call
+
+    def _by_lines(self, call: Any) -> Any:
+        """The convolution along the depth of images whose lines are the planes."""
+        data, weight = call.args
+        attrs, emit = call.attrs, self.builder_.emit
+        images, channels, depth, height, width = data.ty.shape.values
+        lines = view(self.builder_, data, [images, channels, depth, height * width])
+        taps = emit(relax.op.reshape(weight, [*list(weight.ty.shape.values)[:3], 1]))
+        convolved = emit(
+            self.builder_.call_te(
+                topi.nn.conv, lines, taps, stride=[int(attrs.strides[0]), 1],
+                padding=[int(attrs.padding[0]), 0, int(attrs.padding[3]), 0],
+                dilation=[int(attrs.dilation[0]), 1], groups=int(attrs.groups),
+                data_layout="NCHW", kernel_layout="OIHW", out_dtype=None,
+                primfunc_name_hint="conv2d", primfunc_attrs={HAS_LONG_LINES: True},
+            )
+        )  # fmt: skip
+        return view(self.builder_, convolved, list(call.ty.shape.values))
 
     def _of_elements_read(self, call: Any) -> Any:
         """The convolution with a single tap of a copy of what the tap reads."""
@@ -121,3 +144,11 @@ def _is_plain(call: Any) -> bool:
         for kind in types
     )
     return is_plain and all(isinstance(n, tirx.IntImm) for n in types[1].shape.values)
+
+
+def _is_along_depth(call: Any) -> bool:
+    """Whether a convolution has several taps, all along the depth, and reads whole planes."""
+    attrs = call.attrs
+    taps, *of_plane = list(call.args[1].ty.shape.values)[2:]
+    given = [*of_plane, *attrs.strides[1:], *(attrs.padding[axis] + 1 for axis in (1, 2, 4, 5))]
+    return int(taps) > 1 and all(int(n) == 1 for n in given)

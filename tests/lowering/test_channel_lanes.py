@@ -183,10 +183,12 @@ def test_weights_that_are_no_constants() -> None:
             "{ y = AveragePool <kernel_shape = [2, 2, 2], strides = [2, 2, 2]> (x) }",
             (),
         ),
+        ("model (float[1, 16, 9, 256] x) => (y) { y = MaxPool <kernel_shape = [2, 1]> (x) }", ()),
     ],
     ids=[
         "few channels", "groups of two", "two outputs of a channel", "all channels",
         "unknown channels", "doubles", "windows that do not overlap", "three axes",
+        "columns of long lines",
     ],
 )  # fmt: skip
 def test_others_are_left_to_other_rules(text: str, shape: tuple[int, ...]) -> None:

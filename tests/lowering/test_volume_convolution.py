@@ -8,6 +8,7 @@ import pytest
 
 import looplift
 from looplift.lowering.compile import as_target
+from looplift.lowering.scheduling.channel_lanes import ChannelLanes
 from looplift.lowering.scheduling.convolution import Convolution
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 
@@ -22,6 +23,13 @@ VOLUMES = {
     "groups": ("group = 2, pads = [1, 1, 1, 1, 1, 1]", (6, 2, 3, 3, 3)),
     "depthwise": ("group = 4, pads = [1, 1, 1, 1, 1, 1]", (4, 1, 3, 3, 3)),
     "along the depth": ("pads = [2, 0, 0, 2, 0, 0], strides = [2, 1, 1]", (6, 4, 5, 1, 1)),
+    "along the depth, depthwise": (
+        "group = 4, pads = [3, 0, 0, 1, 0, 0], dilations = [2, 1, 1]", (4, 1, 3, 1, 1),
+    ),
+    "along the depth, groups": ("group = 2, pads = [1, 0, 0, 0, 0, 0]", (6, 2, 2, 1, 1)),
+    "along the depth, planes at a stride": (
+        "pads = [1, 0, 0, 1, 0, 0], strides = [1, 2, 1]", (6, 4, 3, 1, 1),
+    ),
     "of planes": ("pads = [0, 1, 1, 0, 1, 1]", (6, 4, 1, 3, 3)),
     "one tap and strides": ("strides = [2, 2, 2]", (6, 4, 1, 1, 1)),
     "one tap, strides and padding": (
@@ -68,6 +76,27 @@ def test_the_copy_and_the_planes_are_views_of_it() -> None:
         main = lower_to_kernels(looplift.from_onnx(model))["main"].script()
     assert len(re.findall(r"R\.call_tir\(", main)) == 3  # windows, planes, and their transposition
     assert "conv3d" not in main
+    assert "R.reshape(x, " in main
+
+
+@pytest.mark.parametrize(
+    ("plane", "are_positions_in_vectors"), [("h, w", True), ("20, 20", True), ("7, 7", False)]
+)
+def test_depthwise_convolutions_along_the_depth(plane: str, are_positions_in_vectors: bool) -> None:
+    text = f"""model (float[b, 24, d, {plane}] x) => (y) {{
+        y = Conv <group = 24, pads = [2, 0, 0, 2, 0, 0]> (x, f) }}"""
+    weights = {"f": weight(24, 1, 5, 1, 1)}
+    assert bool(taken_by(ChannelLanes(), text, weights)) is not are_positions_in_vectors
+    check(text, weights, [{"b": 2, "d": d, "h": h, "w": w} for d, h, w in ((1, 1, 1), (9, 8, 40))])
+
+
+def test_convolutions_along_the_depth_copy_nothing() -> None:
+    text = """model (float[b, 4, d, h, w] x) => (float[?, ?, ?, ?, ?] y) {
+        c = Conv (x, f) y = Relu (c) }"""
+    with as_target("native"):
+        model = with_weights(text, {"f": weight(6, 4, 3, 1, 1)})
+        main = lower_to_kernels(looplift.from_onnx(model))["main"].script()
+    assert len(re.findall(r"R\.call_tir\(", main)) == 2  # the convolution and Relu
     assert "R.reshape(x, " in main
 
 
