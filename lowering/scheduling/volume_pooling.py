@@ -1,11 +1,10 @@
-"""Pooling of volumes as pooling of planes, and then along the depth.
+"""Pooling of volumes as pooling of planes and pooling along the depth.
 
     max(x[b, c, d·s + k, …] for k, …) = max(max(x[b, c, d·s + k, …] for …) for k)
 
 Planes of all depths are channels of one image. Along the depth, each plane is a line of an image
-of one channel.
-A mean is the mean along the depth of those of planes: the number of elements of a window is the
-product of the numbers along the axes, with and without padding.
+of one channel. A mean is the mean along the depth of those of planes: the number of elements of a
+window is the product of the numbers along the axes, with and without padding.
 """
 
 from __future__ import annotations
@@ -51,15 +50,18 @@ class _Volumes(PyExprMutator):  # type: ignore[misc]
         builder, emit = self.builder_, self.builder_.emit
         images, channels, depth, *plane = data.ty.shape.values
         result = list(call.ty.shape.values)
+        is_along_depth = _has_windows(call, _DEPTH)
+        if is_along_depth and _are_disjoint(call, _DEPTH):
+            # First, as planes are fewer after it.
+            data = emit(of_volumes(data, **_windows(call, _DEPTH, 2)))
+            depth, is_along_depth = result[2], False
         if _has_windows(call, _PLANE):
             planes = view(builder, data, [images, channels * depth, *plane])
             planes = emit(of_planes(planes, **_windows(call, _PLANE)))
             plane = result[3:]
             data = view(builder, planes, [images, channels, depth, *plane])
-        if not _has_windows(call, _DEPTH):
+        if not is_along_depth:
             return data
-        if _are_disjoint(call, _DEPTH):
-            return of_volumes(data, **_windows(call, _DEPTH, 2))
         height, width = plane
         # Each channel is an image, so that positions are in vectors: lines are long.
         lines = view(builder, data, [images * channels, 1, depth, height * width])
