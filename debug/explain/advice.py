@@ -232,6 +232,20 @@ def sizes_that_run(facts: Facts, node: Node) -> tuple[Remedy, list[int]] | None:
     return Remedy("--dim", symbol.name), list(dict.fromkeys((least, power, 2 * power)))
 
 
+def maybe_empty(facts: Facts, node: Node) -> list[str]:
+    """For a loop that may not run: the dims of the inputs of the model that may be 0.
+
+    A Reshape to computed sizes, for example, has a shape that is known only if none of them is 0,
+    and the reason names the shape, not the sizes.
+    """
+    loop = counted_loop(facts, node) if node.op == "Loop" and not node.domain else None
+    if loop is None or loop.runs_at_least_once:
+        return []
+    dims = [dim for t in facts.index.root.inputs for dim in facts.shape(t) or ()]
+    names = (file_name(dim) for dim in dims if not symbolic.positive(dim))
+    return list(dict.fromkeys(name for name in names if name is not None))
+
+
 def _least_size(count: Dim, symbol: Symbol) -> int | None:
     """The least size at which a trip count is positive; None if none is found."""
     for size in range(1, _MOST_TRIED_SIZE + 1):

@@ -117,7 +117,10 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
                 describe(each), each.op, each.name, _names(each), body_path(engine.index, each),
                 observer.numbers.get(each), reasons.facts_text(each), why,
                 [] if trials is None else trials.of(
-                    each, observer.label(each), reasons.candidates(each)
+                    each,
+                    observer.label(each),
+                    reasons.candidates(each),
+                    reasons.last_candidates(each),
                 ),
             )
             for each, why in found

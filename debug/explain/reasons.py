@@ -28,6 +28,7 @@ from .advice import (
     dim_remedies,
     equal_dims,
     mask_remedies,
+    maybe_empty,
     sizes_that_run,
 )
 from .rule_effects import effect_of
@@ -127,6 +128,10 @@ class Reasons:
             dim, sizes = found
             wanted[dim] = [*wanted.get(dim, ()), *sizes]
         return candidates(facts, node, wanted.items())
+
+    def last_candidates(self, node: Node) -> list[Assertions]:
+        """Assertions that may help although no reason names them: sizes are not 0."""
+        return [Assertions(minima={name: 1}) for name in maybe_empty(self._engine.facts, node)]
 
     def furthest(
         self, nodes: Iterable[Node], most: int

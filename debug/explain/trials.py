@@ -131,11 +131,18 @@ class Trials:
         self._left = max(FEWEST_TRIALS, min(MOST_TRIALS, int(_SECONDS / max(seconds, 1e-3))))
         self._outcomes: dict[str, Outcome | None] = {}
 
-    def of(self, node: Node, original: str | None, candidates: Sequence[Assertions]) -> list[Trial]:
+    def of(
+        self,
+        node: Node,
+        original: str | None,
+        candidates: Sequence[Assertions],
+        last: Sequence[Assertions],
+    ) -> list[Trial]:
         """The trials that change something at a node, the one that leaves least first.
 
         `original` is how messages name the node in the file; None for a node that a rule added.
-        Ends with the first trial that removes the node, and the opposite of its assertion.
+        Ends with the first trial that removes the node, and the opposite of its assertion. If none
+        does, tries the `last` assertions, which no reason names, and adds one that removes it.
         """
         found: dict[_Key, Trial] = {}
         for asserted in candidates:
@@ -145,7 +152,20 @@ class Trials:
                 if opposite is not None:
                     self._try(node, original, opposite, found)
                 break
+        else:
+            found |= self._first_removal(node, original, last)
         return [trial for _, trial in sorted(found.items(), key=lambda item: item[0])]
+
+    def _first_removal(
+        self, node: Node, original: str | None, candidates: Sequence[Assertions]
+    ) -> dict[_Key, Trial]:
+        """The first trial that removes the node, by its key; {} if none does."""
+        for asserted in candidates:
+            found: dict[_Key, Trial] = {}
+            trial = self._try(node, original, asserted, found)
+            if trial is not None and trial.removes:
+                return found
+        return {}
 
     def _try(
         self,

@@ -56,6 +56,24 @@ RNN = """h = Loop(n, , h0) <body = step (int64 i, bool c, float[?,3] s) => (bool
     next = Tanh(e) }>"""
 
 
+def test_a_size_that_the_reason_does_not_name() -> None:
+    """Where T may be 0, the shape after the Reshapes is not known."""
+    zeros = (
+        "b = Gather(sizes, zeros) shape = Concat<axis = 0>(b, three) h0 = ConstantOfShape(shape)"
+    )
+    rows = """t = Gather(sizes, ones) k = Mul(b, t) flat = Concat<axis = 0>(k, minus)
+        back = Concat<axis = 0>(b, t, minus) m0 = Reshape(u, flat) m1 = MatMul(m0, p)
+        v = Reshape(m1, back) x = Transpose<perm = [1, 0, 2]>(v)"""
+    given = model(f"""g (float[B,T,4] u) => (float[k,3] h) <int64 one = {{1}}, int64[1] zeros = {{0}},
+        int64[1] ones = {{1}}, int64[1] three = {{3}}, int64[1] minus = {{-1}}, {WEIGHTS},
+        float[4,4] p = {{1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}}> {{
+        sizes = Shape(u) n = Gather(sizes, one) {zeros} {rows} {RNN} }}""")
+    (left,) = explain(Request.of(given)).remaining
+    assert "--dim T=…" not in left.why[0].remedies
+    effects = {trial.option: trial.effect for trial in left.trials}
+    assert effects == {'--dim "T>=1"': "FuseRecurrence removes it; no control flow remains"}
+
+
 def test_what_an_engine_does_not_run() -> None:
     zeros = "b = Gather(sizes, one) shape = Concat<axis = 0>(b, three) h0 = ConstantOfShape(shape)"
     given = model(f"""g (float[T,B,4] x) => (float[k,3] h) <int64 zero = {{0}}, int64[1] one = {{1}},
