@@ -77,7 +77,7 @@ class ConcatToScatter(Rule[ConcatWrite]):
         if patch.facts.dtype(found.ends) != INT64:
             position = emit("Cast", position, to=INT64)
         if axis == 0:
-            written = emit("ScatterND", buffer, emit.reshape(position, emit.vector(1, 1)), row)
+            written = emit("ScatterND", buffer, emit.unsqueeze(position, [0, 1]), row)
         else:
             places = emit("Expand", position, emit("Shape", row))
             written = emit("ScatterElements", buffer, places, row, axis=axis)
