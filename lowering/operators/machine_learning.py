@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -141,10 +141,13 @@ def tf_idf_vectorizer(ctx: ConverterContext) -> Value:
     is_one_row = len(dims_of(data, "data")) == 1
     if is_one_row:
         data = bb.emit(relax.op.expand_dims(data, 0))
-    count = max(ctx.attrs["ngram_indexes"]) + 1
+    places = ctx.attrs["ngram_indexes"]
+    if not places or min(places) < 0 or max(places) >= _MOST_RESULTS:
+        raise UnsupportedError(f"`ngram_indexes` are not all from 0 to {_MOST_RESULTS - 1}")
+    count, strides = max(places) + 1, _strides(ctx, data)
     result = relax.const(np.zeros((1, count), "float32"))
     for length, grams, places in _pool(ctx):
-        for stride in range(1, 2 + (ctx.attr("max_skip_count", 0) if length > 1 else 0)):
+        for stride in strides if length > 1 else (1,):
             found = _occurrences(ctx, data, grams, stride)
             # [b, grams] times the matrix that moves each n-gram to its place in the result.
             moved = np.zeros((len(places), count), "float32")
@@ -158,6 +161,22 @@ def tf_idf_vectorizer(ctx: ConverterContext) -> Value:
     if is_one_row:
         return relax.op.reshape(result, [count])
     return relax.op.broadcast_to(result, relax.ShapeExpr([dims_of(data, "data")[0], count]))
+
+
+_MOST_RESULTS = 1 << 20
+"""The most elements of a row of TfIdfVectorizer: they are counted by products with constants."""
+_MOST_STRIDES = 256
+"""The most distances between the elements of an n-gram: there are kernels for each."""
+
+
+def _strides(ctx: ConverterContext, data: Value) -> Sequence[int]:
+    """The distances between two elements of an n-gram in rows [b, n] of the data."""
+    most, size = ctx.attr("max_skip_count", 0) + 1, as_int(dims_of(data, "data")[1])
+    if size is not None:
+        most = min(most, max(size, 1))
+    if most > _MOST_STRIDES:
+        raise UnsupportedError(f"up to {most - 1} elements may be skipped, more than 255")
+    return range(1, most + 1)
 
 
 def _pool(ctx: ConverterContext) -> Iterator[tuple[int, Any, list[int]]]:

@@ -110,3 +110,17 @@ def test_another_number_of_weights_and_strings_are_refused(imported: Load) -> No
     strings = one.replace("pool_int64s = [2, 5, 5, 6, 7, 5]", 'pool_strings = ["a"]')
     with pytest.raises(UnsupportedError, match="the n-grams are strings"):
         imported(text.format(strings))
+
+
+def test_gaps_longer_than_a_row(imported: Load) -> None:
+    many = VECTORIZE.format("TF", "").replace("max_skip_count = 2", "max_skip_count = 4000000000")
+    model = imported(f"g (int64[6] x) => (float[?] y) {{ y = {many} (x) }}")
+    model.check(np.array([5, 6, 7, 5, 2, 2]))
+    with pytest.raises(UnsupportedError, match="may be skipped, more than 255"):
+        imported(f"g (int64[n] x) => (float[?] y) {{ y = {many} (x) }}")
+
+
+def test_places_beyond_any_row(imported: Load) -> None:
+    far = VECTORIZE.format("TF", "").replace("[3, 0, 1, 2]", "[3, 0, 1, 4000000000]")
+    with pytest.raises(UnsupportedError, match="are not all from 0 to 1048575"):
+        imported(f"g (int64[6] x) => (float[?] y) {{ y = {far} (x) }}")
