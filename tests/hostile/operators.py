@@ -38,6 +38,7 @@ def models() -> Iterator[tuple[str, onnx.ModelProto]]:
     yield from _linear_attention()
     yield from _quantized()
     yield from _narrow()
+    yield from _of_many_axes()
 
 
 def _one(
@@ -312,6 +313,19 @@ def _stored(element: int, dims: list[int], data: bytes) -> onnx.ModelProto:
     model.graph.output[0].type.tensor_type.elem_type = _FLOAT
     model.ir_version = 13
     return model
+
+
+def _of_many_axes() -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Shapes that are vectors of billions of elements."""
+    many: Declared = (_INT64, [2**31])
+    cases: dict[str, list[Declared | None]] = {
+        "Reshape": [(_FLOAT, [2]), many],
+        "Expand": [(_FLOAT, [2]), many],
+        "ConstantOfShape": [many],
+        "AffineGrid": [(_FLOAT, ["N", 2, 3]), many],
+    }
+    for op, inputs in cases.items():
+        yield f"{op} to 2^31 axes", _one(op, inputs)
 
 
 # --- damaged constants ---------------------------------------------------------------------------

@@ -53,8 +53,7 @@ def constant_of_shape(ctx: NodeContext) -> Sequence[Fact]:
     dims = ctx.dims(0)
     if dims is None:
         count = ctx.shape(0)
-        rank = count[0] if count and isinstance(count[0], int) else None
-        return [Fact(dtype, None if rank is None else ctx.unknown_shape(rank))]
+        return [Fact(dtype, ctx.shape_of_length(count[0] if count else None))]
     ctx.check_sizes(dims)
     total = symbolic.product(dims)
     values: tuple[Element, ...] | None = None

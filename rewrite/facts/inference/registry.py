@@ -113,6 +113,15 @@ class NodeContext:
         """A shape of this rank with unknown dims."""
         return tuple(self.fresh(axis, output) for axis in range(rank))
 
+    def shape_of_length(self, length: Dim | None) -> tuple[Dim, ...] | None:
+        """A shape with unknown dims, of which a vector has this many; None if that is not known.
+
+        No tensor has more axes than the vectors have elements whose elements are tracked.
+        """
+        if not isinstance(length, int) or length > MOST_VALUES:
+            return None
+        return self.unknown_shape(length)
+
     def check_sizes(self, sizes: Sequence[Dim]) -> None:
         """Raises AlwaysFails if a size of the result is known to be negative."""
         if any(isinstance(size, int) and size < 0 for size in sizes):

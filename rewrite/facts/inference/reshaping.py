@@ -60,8 +60,7 @@ def reshape(ctx: NodeContext) -> Sequence[Fact]:
     target = ctx.attr_or_dims("shape", 1)
     if target is None:
         count = ctx.shape(1)
-        rank = count[0] if count and isinstance(count[0], int) else None
-        return [Fact(x.dtype, None if rank is None else ctx.unknown_shape(rank))]
+        return [Fact(x.dtype, ctx.shape_of_length(count[0] if count else None))]
     keep_zero = bool(ctx.attr("allowzero", 0))
     dims = [_target_dim(ctx, x, target, axis, keep_zero) for axis in range(len(target))]
     return [fact_like(x, _fill_wildcard(ctx, x, dims), x.array())]
@@ -241,7 +240,7 @@ def expand(ctx: NodeContext) -> Sequence[Fact]:
         length = target_shape[0] if target_shape else None
         if not isinstance(length, int):
             return [Fact(x.dtype)]
-        return [Fact(x.dtype, ctx.unknown_shape(max(len(x.shape), length)))]
+        return [Fact(x.dtype, ctx.shape_of_length(max(len(x.shape), length)))]
     ctx.check_sizes(target)
     result = broadcast(ctx, x.shape, tuple(target))
     array = x.array()
