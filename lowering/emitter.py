@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from ..rewrite.errors import UnsupportedError
 from ..rewrite.facts.facts import Facts
-from ..rewrite.graph.ir import Node, Tensor, optional
+from ..rewrite.graph.ir import Node, Tensor
 from ..rewrite.graph.operators import (
     STANDARD_DOMAINS,
     newest_known,
@@ -274,9 +274,10 @@ def _need_required_inputs(node: Node, opset: int) -> None:
     if the attributes of that node make them necessary.
     """
     found = operator(node.op, node.domain, opset)
-    for slot, formal in enumerate(found.inputs if found is not None else ()):
-        if formal.required and optional(node.inputs, slot) is None:
-            raise UnsupportedError(f"it lacks its input {formal.name!r}")
+    missing = None if found is None else found.missing_input([bool(t.name) for t in node.inputs])
+    if missing is not None:
+        slot, name = missing
+        raise UnsupportedError(f"it lacks its input {name!r} (number {slot + 1})")
 
 
 def _need_known_attributes(node: Node) -> None:

@@ -6,7 +6,7 @@ onnxruntime has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,6 +48,21 @@ class Operator:
     attributes: dict[str, int]
     """The AttributeProto type of each attribute."""
     required_attributes: tuple[str, ...]
+
+    def missing_input(self, given: Sequence[bool]) -> tuple[int, str] | None:
+        """The slot and the name of the first input that is needed and not given, if there is one.
+
+        `given` says for each slot of a node whether it has a value.
+        """
+        for index, formal in enumerate(self.inputs):
+            if not formal.required and not formal.variadic:
+                continue
+            wanted = index + 1 if formal.required or self.min_inputs > index else index
+            last = max(wanted, len(given)) if formal.variadic else wanted
+            for slot in range(index, last):
+                if slot >= len(given) or not given[slot]:
+                    return slot, formal.name
+        return None
 
 
 @cache

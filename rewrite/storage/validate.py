@@ -191,20 +191,14 @@ def _names(domain: str) -> Iterator[str]:
 
 def _check_required(node: ir.Node, found: Operator, path: str, remedy: str = _EXPORT_AGAIN) -> None:
     """Checks that what the operator requires is there, and the types of attributes."""
-    given = [bool(tensor.name) for tensor in node.inputs]
-    for index, formal in enumerate(found.inputs):
-        wanted = index + 1
-        if formal.variadic:
-            wanted = max(len(given), wanted if found.min_inputs > index else index)
-        elif not formal.required:
-            continue
-        for place in range(index, wanted):
-            if place >= len(given) or not given[place]:
-                raise MalformedNodeError(
-                    f"{node.op} lacks its input '{formal.name}' (number {place + 1})",
-                    where=within(node_label(node), path),
-                    remedy=remedy,
-                )
+    missing = found.missing_input([bool(tensor.name) for tensor in node.inputs])
+    if missing is not None:
+        slot, name = missing
+        raise MalformedNodeError(
+            f"{node.op} lacks its input '{name}' (number {slot + 1})",
+            where=within(node_label(node), path),
+            remedy=remedy,
+        )
     attributes = _attributes(node)
     for name in found.required_attributes:
         if name not in attributes and name not in node.attrs:

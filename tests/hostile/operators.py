@@ -39,6 +39,7 @@ def models() -> Iterator[tuple[str, onnx.ModelProto]]:
     yield from _quantized()
     yield from _narrow()
     yield from _of_many_axes()
+    yield from _without_inputs()
 
 
 def _one(
@@ -326,6 +327,17 @@ def _of_many_axes() -> Iterator[tuple[str, onnx.ModelProto]]:
     }
     for op, inputs in cases.items():
         yield f"{op} to 2^31 axes", _one(op, inputs)
+
+
+def _without_inputs() -> Iterator[tuple[str, onnx.ModelProto]]:
+    """Omitted inputs, also of models that are refused for another reason first."""
+    for op in ("Concat", "Max", "Sum"):
+        omitted = _one(op, [None, (_FLOAT, [2])], **({"axis": 0} if op == "Concat" else {}))
+        yield f"{op} with an omitted input", omitted
+        other = onnx.ModelProto()
+        other.CopyFrom(omitted)
+        other.graph.node.insert(0, helper.make_node("Constant", [], ["c"]))
+        yield f"{op} with an omitted input, and a Constant without a value", other
 
 
 # --- damaged constants ---------------------------------------------------------------------------
