@@ -331,13 +331,16 @@ def _of_many_axes() -> Iterator[tuple[str, onnx.ModelProto]]:
 
 def _without_inputs() -> Iterator[tuple[str, onnx.ModelProto]]:
     """Omitted inputs, also of models that are refused for another reason first."""
-    for op in ("Concat", "Max", "Sum"):
-        omitted = _one(op, [None, (_FLOAT, [2])], **({"axis": 0} if op == "Concat" else {}))
-        yield f"{op} with an omitted input", omitted
+    for name, omitted in {
+        "Concat": _one("Concat", [None, (_FLOAT, [2])], axis=0),
+        "Max": _one("Max", [None, (_FLOAT, [2])]),
+        "Sum": _one("Sum", [(_FLOAT, [2]), None, (_FLOAT, [2])]),
+    }.items():
+        yield f"{name} with an omitted input", omitted
         other = onnx.ModelProto()
         other.CopyFrom(omitted)
         other.graph.node.insert(0, helper.make_node("Constant", [], ["c"]))
-        yield f"{op} with an omitted input, and a Constant without a value", other
+        yield f"{name} with an omitted input, and a Constant without a value", other
 
 
 # --- damaged constants ---------------------------------------------------------------------------
