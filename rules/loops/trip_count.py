@@ -387,10 +387,16 @@ def _type_outlasts_loop(dtype: int, step: int) -> bool:
 
 
 def _is_within_margin(m: Match, value: Tensor | int) -> bool:
-    """Whether an integer is known to be smaller than OVERFLOW_MARGIN, as every size is."""
+    """Whether an integer is known to be smaller than OVERFLOW_MARGIN, as every size is.
+
+    Other numbers have no lower bound, but Max may give one to an expression with them.
+    """
     number = value if isinstance(value, int) else _known_integer(m, value)
     low, high = (None, None) if number is None else symbolic.bounds(number)
-    return low is not None and low > -OVERFLOW_MARGIN and (high is None or high < OVERFLOW_MARGIN)
+    if number is None or low is None or low <= -OVERFLOW_MARGIN:
+        return False
+    of_sizes = all(symbol.low is not None for symbol in symbolic.symbols(number))
+    return of_sizes if high is None else high < OVERFLOW_MARGIN
 
 
 def _stays_within_margin(m: Match, value: Tensor) -> bool:

@@ -253,6 +253,31 @@ def test_a_size_that_is_met_or_what_remains_of_it(
     assert_equivalent(model, result, SIZES)
 
 
+@pytest.mark.parametrize("counted", ["i", "t1"])
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "co = Less({0}, n)",
+        "co = LessOrEqual({0}, n)",
+        "d = Sub(n, {0}) co = Greater(d, zero)",
+        "d = Sub(n, {0}) co = GreaterOrEqual(d, zero)",
+        "d = Equal({0}, n) co = Not(d)",
+    ],
+)
+def test_a_limit_that_is_only_bounded_below(condition: str, counted: str) -> None:
+    """As a caller writes "no limit": the trip count ends the loop."""
+    text = f"""g (float[2] x, int64 given, int64 m) => (float[2] y, int64 k)
+        <int64 zero = {{0}}, int64 one = {{1}}> {{
+        n = Max(given, zero)
+        k, y = Loop (m, , zero, x) <
+            body = b (int64 i, bool ci, int64 t, float[2] s) => (bool co, int64 t1, float[2] s1) {{
+                t1 = Add(t, one) {condition.format(counted)} s1 = Neg(s) }}> }}"""
+    model = parse(text, 21, 10)
+    result, _, _ = run_rules(model, [InferTripCount])
+    feeds = Feeds(values={"given": [2**63 - 1, 2**63 - 2, 2**62, 3, 0, -1], "m": [30, 2]})
+    assert_equivalent(model, result, feeds)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
