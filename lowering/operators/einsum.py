@@ -61,7 +61,7 @@ def _with_letters(equation: str, shapes: Sequence[Sequence[Any] | None]) -> str:
     """The equation with letters in place of each ellipsis; as it is where a rank is not known.
 
     The axes of an ellipsis are broadcast from the last one on. A result that is not given has them
-    first.
+    first. Raises UnsupportedError for a result that lacks them, as onnxruntime does.
     """
     operands, arrow, result = equation.replace(" ", "").partition("->")
     terms = operands.split(",")
@@ -76,6 +76,8 @@ def _with_letters(equation: str, shapes: Sequence[Sequence[Any] | None]) -> str:
     free = [letter for letter in string.ascii_letters if letter not in equation]
     if min(counts) < 0 or max(counts) > len(free):
         return equation
+    if arrow and max(counts) and "..." not in result:
+        raise UnsupportedError("the result lacks the axes of an ellipsis, which are not summed")
     names = "".join(free[: max(counts)])
     terms = [
         term.replace("...", names[len(names) - count :])

@@ -121,6 +121,7 @@ def test_an_ellipsis_broadcasts(imported: Load, equation: str, left: str, right:
         ("i->i", "'i->i' of Einsum"),
         ("ij,j->i", "not one for operands of ranks [1, 1]"),
         ("ij...,j->i", "not one for operands of ranks [1, 1]"),
+        ("...,j->j", "lacks the axes of an ellipsis"),
     ],
 )
 def test_equations_that_do_not_fit(equation: str, words: str) -> None:
