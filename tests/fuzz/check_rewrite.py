@@ -196,9 +196,10 @@ def is_valid(model: onnx.ModelProto) -> bool:
 
 
 def _invalid(model: onnx.ModelProto) -> list[str]:
+    errors = onnx.checker.ValidationError, onnx.shape_inference.InferenceError
     try:
         onnx.checker.check_model(model, full_check=True)
-    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+    except (*errors, ValueError) as error:  # a ValueError for an element type that does not exist
         return [f"the result is not valid: {error}"]
     return []
 
