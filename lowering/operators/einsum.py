@@ -32,11 +32,11 @@ def einsum(ctx: ConverterContext) -> Value:
     if not is_equation(equation, len(ctx.inputs)):
         raise UnsupportedError(f"'{equation}' is no equation of {len(ctx.inputs)} operands")
     shapes = [known_dims(value) for value in ctx.inputs]
-    letters = einsum_letters(_with_letters(equation, shapes))
     if None in shapes:
         return ctx.by_tvm()
-    operands = [] if letters is None else letters[0]
     ranks = [len(shape or ()) for shape in shapes]
+    letters = einsum_letters(_with_letters(equation, ranks))
+    operands = [] if letters is None else letters[0]
     if letters is None or [len(names) for names in operands] != ranks:
         raise UnsupportedError(f"the equation is not one for operands of ranks {ranks}")
     sizes: dict[str, list[Any]] = {}
@@ -57,8 +57,8 @@ def einsum(ctx: ConverterContext) -> Value:
     return fill_if_empty(ctx, ctx.bb.normalize(ctx.by_tvm(aligned)), summed, 0)
 
 
-def _with_letters(equation: str, shapes: Sequence[Sequence[Any] | None]) -> str:
-    """The equation with letters in place of each ellipsis; as it is where a rank is not known.
+def _with_letters(equation: str, ranks: Sequence[int]) -> str:
+    """The equation with letters in place of each ellipsis; as it is where a rank is too small.
 
     The axes of an ellipsis are broadcast from the last one on. A result that is not given has them
     first. Raises UnsupportedError for a result that lacks them, as onnxruntime does.
@@ -67,11 +67,9 @@ def _with_letters(equation: str, shapes: Sequence[Sequence[Any] | None]) -> str:
     terms = operands.split(",")
     if "..." not in operands:
         return equation.replace("...", "")
-    if len(terms) != len(shapes) or None in shapes:
-        return equation
     counts = [
-        len(shape or ()) - len(term.replace("...", "")) if "..." in term else 0
-        for term, shape in zip(terms, shapes, strict=True)
+        rank - len(term.replace("...", "")) if "..." in term else 0
+        for term, rank in zip(terms, ranks, strict=True)
     ]
     free = [letter for letter in string.ascii_letters if letter not in equation]
     if min(counts) < 0 or max(counts) > len(free):

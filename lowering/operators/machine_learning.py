@@ -141,10 +141,10 @@ def tf_idf_vectorizer(ctx: ConverterContext) -> Value:
     is_one_row = len(dims_of(data, "data")) == 1
     if is_one_row:
         data = bb.emit(relax.op.expand_dims(data, 0))
-    places = ctx.attrs["ngram_indexes"]
-    if not places or min(places) < 0 or max(places) >= _MOST_RESULTS:
+    indexes = ctx.attrs["ngram_indexes"]
+    if not indexes or min(indexes) < 0 or max(indexes) >= _MOST_RESULTS:
         raise UnsupportedError(f"`ngram_indexes` are not all from 0 to {_MOST_RESULTS - 1}")
-    count, strides = max(places) + 1, _strides(ctx, data)
+    count, strides = max(indexes) + 1, _strides(ctx, data)
     result = relax.const(np.zeros((1, count), "float32"))
     for length, grams, places in _pool(ctx):
         for stride in strides if length > 1 else (1,):
@@ -175,7 +175,8 @@ def _strides(ctx: ConverterContext, data: Value) -> Sequence[int]:
     if size is not None:
         most = min(most, max(size, 1))
     if most > _MOST_STRIDES:
-        raise UnsupportedError(f"up to {most - 1} elements may be skipped, more than 255")
+        found, allowed = most - 1, _MOST_STRIDES - 1
+        raise UnsupportedError(f"up to {found} elements may be skipped, more than {allowed}")
     return range(1, most + 1)
 
 

@@ -18,8 +18,8 @@ from ..values import Constant, Sizes, Value, as_int, as_tensor, match
 from .broadcasting import ONE, ZERO, broadcast_dims, broadcast_to, dims_of, known_dims, require_size
 from .registry import Accepts, ConverterContext, converts
 from .sizes import (
-    MOST_MATCHED,
     combine_sizes,
+    need_few,
     read_sizes,
     read_symbolic,
     rearranged_sizes,
@@ -167,8 +167,7 @@ def _resolve(bb: Any, shape: Value, dims: Sequence[Any], allow_zero: bool) -> Va
     length = as_int((known_dims(shape) or [None])[0])
     if length is None:
         raise UnsupportedError("the length of `shape`, the rank of the result, is not known")
-    if length > MOST_MATCHED:
-        raise UnsupportedError(f"a vector of {length} sizes that are not known")
+    need_few(length)
     one, zero, minus_one = (relax.const(number, "int64") for number in (1, 0, -1))
     if not allow_zero:
         own = [*dims[:length], *[ZERO] * (length - len(dims))]

@@ -27,7 +27,7 @@ _TYPES = ("int64", "int32")
 _RESHAPE = ir.Op.get("relax.reshape")
 _SHAPE_TO_TENSOR = ir.Op.get("relax.shape_to_tensor")
 
-MOST_MATCHED = 1024
+_MOST_MATCHED = 1024
 """The most elements of a vector of sizes that is computed at run time: a Split has many parts."""
 MOST_SIZES = 64
 """The most elements of a tensor that holds sizes; a longer one is data."""
@@ -149,7 +149,7 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     """The elements of an integer vector as symbolic expressions.
 
     A tensor computed at run time gets a new symbol for each element. Raises UnsupportedError if
-    its length is not known, or above MOST_MATCHED.
+    its length is not known, or too large.
     """
     sizes = read_sizes(value)
     if sizes is not None:
@@ -162,13 +162,18 @@ def sizes_of(bb: Any, value: Value) -> list[Any]:
     length = None if dims is None else as_int(dims[0])
     if length is None:
         raise UnsupportedError("the number of elements of a vector of sizes is not known")
-    if length > MOST_MATCHED:
-        raise UnsupportedError(f"a vector of {length} sizes that are not known")
+    need_few(length)
     if str(tensor.ty.dtype) != "int64":
         tensor = relax.op.astype(tensor, "int64")
     symbols = [fresh_dim(bb.get_unique_name("size")) for _ in range(length)]
     bb.match_cast(bb.normalize(relax.op.tensor_to_shape(tensor)), relax.ShapeType(symbols))
     return symbols
+
+
+def need_few(length: int) -> None:
+    """Raises UnsupportedError for a vector of too many sizes that are computed at run time."""
+    if length > _MOST_MATCHED:
+        raise UnsupportedError(f"a vector of {length} sizes that are not known")
 
 
 def has_unknown_length(vector: Value | None) -> bool:

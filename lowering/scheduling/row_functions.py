@@ -5,6 +5,7 @@ LLVM unrolls their loops and makes vectors of them: once for a module, not once 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -113,12 +114,18 @@ def reduce_short_row(
         with ib.vectorized(int64(size)) as lane:
             ib.buffer_store(partial, value(lane), [lane])
 
+    def fold(size: int, other: Callable[[Any], Any]) -> None:
+        combined(size, lambda lane: combination.of(partial[lane], other(lane)))
+
+    def shifted(read: Callable[[Any], Any], distance: int, lane: Any) -> Any:
+        return read(distance + lane)
+
     combined(size, element)
     while size > 1:
         size //= 2
-        combined(size, lambda lane: combination.of(partial[lane], partial[lane + size]))  # noqa: B023
+        fold(size, functools.partial(shifted, partial.__getitem__, size))
         if length & size:
-            combined(size, lambda lane: combination.of(partial[lane], element(done + lane)))  # noqa: B023
+            fold(size, functools.partial(shifted, element, done))
             done += size
     return combination.of(start, partial[int64(0)])
 

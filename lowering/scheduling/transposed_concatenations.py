@@ -16,6 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from ..processor import is_for_llvm
 from .dataflow import rewritten_functions
 from .size_names import OPAQUE
+from .transposed_operands import axes_of
 
 
 def keep_concatenations_apart(module: tvm.IRModule) -> tvm.IRModule:
@@ -33,13 +34,12 @@ class _Transpositions(PyExprMutator):  # type: ignore[misc]
         call = self.visit_expr_post_order(call)
         if getattr(call.op, "name", "") != "relax.permute_dims":
             return call
-        data, rank = call.args[0], call.ty.ndim
+        data = call.args[0]
         made: Any = self.lookup_binding(data) if isinstance(data, relax.Var) else None
         if not isinstance(made, ir.Call) or getattr(made.op, "name", "") != "relax.concat":
             return call
-        given = call.attrs.axes
-        axes = [int(a) % rank for a in (range(rank)[::-1] if given is None else given)]
-        if axes[-1] == rank - 1 or not isinstance(call.ty.shape, relax.ShapeExpr):
+        axes = axes_of(call)
+        if axes[-1] == len(axes) - 1 or not isinstance(call.ty.shape, relax.ShapeExpr):
             return call
         attributes = {"op_pattern": OPAQUE}
         return self.builder_.call_te(topi.transpose, data, axes, primfunc_attrs=attributes)

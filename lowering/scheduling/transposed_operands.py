@@ -54,12 +54,12 @@ class _Products(PyExprMutator):  # type: ignore[misc]
             is_hidden and not isinstance(operand, relax.DataflowVar)
         ):
             return same
-        return before, _order(call, rank)
+        return before, axes_of(call)
 
 
-def _order(transposition: Any, rank: int) -> list[int]:
-    """The axes of a transposition."""
-    axes = transposition.attrs.axes
+def axes_of(transposition: Any) -> list[int]:
+    """The axes of what a transposition reads, in the order of its result."""
+    axes, rank = transposition.attrs.axes, transposition.ty.ndim
     return list(reversed(range(rank))) if axes is None else [int(axis) % rank for axis in axes]
 
 

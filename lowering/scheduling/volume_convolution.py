@@ -14,6 +14,7 @@ of the copy has neither.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -22,7 +23,8 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .channel_lanes import HAS_LONG_LINES
 from .dataflow import rewritten_functions
-from .views import view
+from .ordered_copies import KEEPS_ORDER
+from .size_names import OPAQUE
 
 _OPERATOR = "relax.nn.conv3d"
 _LAYOUTS = ("NCDHW", "OIDHW")
@@ -152,3 +154,10 @@ def _is_along_depth(call: Any) -> bool:
     taps, *of_plane = list(call.args[1].ty.shape.values)[2:]
     given = [*of_plane, *attrs.strides[1:], *(attrs.padding[axis] + 1 for axis in (1, 2, 4, 5))]
     return int(taps) > 1 and all(int(n) == 1 for n in given)
+
+
+def view(builder: Any, tensor: Any, shape: Sequence[Any]) -> Any:
+    """A reshape that `restore_reshapes` need not prove to be one, and that is not fused."""
+    attributes = {KEEPS_ORDER: True, "op_pattern": OPAQUE}
+    call = builder.call_te(topi.reshape, tensor, list(shape), primfunc_attrs=attributes)
+    return builder.emit(call)

@@ -17,7 +17,7 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from .dataflow import rewritten_functions
-from .views import view
+from .volume_convolution import view
 
 _OPERATORS = {
     "relax.nn.avg_pool3d": (relax.op.nn.avg_pool2d, relax.op.nn.avg_pool3d),

@@ -30,7 +30,7 @@ class Formal:
     """The types it may have."""
     required: bool
     variadic: bool
-    """Whether it stands for any number of values, none of which may be omitted."""
+    """Whether it takes any number of values. None of them may be omitted."""
     homogeneous: bool
     """Whether all actual values share one type; False only for some variadic formals."""
 
@@ -55,11 +55,8 @@ class Operator:
         `given` says for each slot of a node whether it has a value.
         """
         for index, formal in enumerate(self.inputs):
-            if not formal.required and not formal.variadic:
-                continue
-            wanted = index + 1 if formal.required or self.min_inputs > index else index
-            last = max(wanted, len(given)) if formal.variadic else wanted
-            for slot in range(index, last):
+            end = max(len(given), self.min_inputs) if formal.variadic else index + 1
+            for slot in range(index, end) if formal.variadic or formal.required else ():
                 if slot >= len(given) or not given[slot]:
                     return slot, formal.name
         return None

@@ -125,7 +125,7 @@ def _cannot_fail(node: Node, facts: Facts) -> bool:
         return True
     if node.domain or any(facts.shape(t) is None for t in (*node.inputs, *node.outputs) if t.name):
         return False
-    if node.op in ("Identity", "Unsqueeze"):
+    if node.op == "Identity":
         return True
     if node.op == "Squeeze":
         axes = named_axes(facts, node)

@@ -305,17 +305,17 @@ def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
         _need_end_before_overflow(m, dtype, start, -step, limit)
     cast = dtype != INT64 or m.facts.dtype(limit) != INT64
     return Counter(
-        start,
-        abs(step),
-        limit,
-        comparison.inclusive,
-        comparison.is_inequality,
-        dtype,
-        cast,
-        notes,
-        huge,
-        not safe,
-        down,
+        start=start,
+        step=abs(step),
+        limit=limit,
+        inclusive=comparison.inclusive,
+        ends_at_limit_only=comparison.is_inequality,
+        dtype=dtype,
+        cast=cast,
+        notes=notes,
+        limit_may_be_huge=huge,
+        may_overflow=not safe,
+        down=down,
     )
 
 

@@ -371,6 +371,7 @@ def _gate_of_one(form: AffineForm) -> GateWeights:
 
 
 _OPEN = 40.0
+"""The bias of a gate that is always open."""
 
 
 def _candidate_weights(

@@ -160,7 +160,8 @@ class PaddedSequence:
         self._emit = emit
         self._count = emit.shape(x, 0, 1)
         added = emit("Cast", emit("Less", self._count, emit.vector(1)), to=TensorProto.INT64)
-        # Not one Expand to a computed shape, of which nothing is known: the batch stays known.
+        # One step that is cut off where it is not needed: an Expand to a shape with a computed
+        # size would hide the size of the batch, too.
         sizes = emit.concat([emit.vector(1), emit.shape(x, 1, 3)])
         zeros = emit("Expand", emit.constant(np.zeros((1, 1, 1), dtype)), sizes)
         zeros = emit("Slice", zeros, emit.vector(0), added, emit.vector(0))

@@ -114,9 +114,9 @@ class NodeContext:
         return tuple(self.fresh(axis, output) for axis in range(rank))
 
     def shape_of_length(self, length: Dim | None) -> tuple[Dim, ...] | None:
-        """A shape with unknown dims, of which a vector has this many; None if that is not known.
+        """A shape of unknown dims whose rank is the length of a vector.
 
-        No tensor has more axes than the vectors have elements whose elements are tracked.
+        None if the length is not known, or above MOST_VALUES: no tensor has so many axes.
         """
         if not isinstance(length, int) or length > MOST_VALUES:
             return None
