@@ -33,7 +33,7 @@ from .forms import Form, OnForm
 from .loops.loop import emit_loop
 from .loops.scan import emit_scan
 from .ranks import Ranks
-from .scheduling.dataflow import split_blocks
+from .scheduling.relax.dataflow import split_blocks
 from .signature import Shape, Signature
 from .small_types import resolve_small_types
 from .support import check_support

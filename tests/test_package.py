@@ -39,11 +39,16 @@ def source_modules() -> tuple[str, ...]:
 
 LAYERS = ("rewrite", "rules", "lowering", "debug", "commands")
 """The subpackages; each imports only those before it."""
+SCHEDULING = (
+    "kernels", "functions", "injective", "codegen", "reductions",
+    "relax", "products", "convolutions", "layouts", "legalization",
+)  # fmt: skip
+"""The packages of the lowering's schedules; each imports only those before it."""
 
 
-def imported_parts(path: Path) -> set[str]:
-    """The subpackages and root modules that a file of the package imports, as relative imports."""
-    depth = len(path.relative_to(ROOT).parts)
+def imported_parts(path: Path, root: Path = ROOT) -> set[str]:
+    """The packages and modules of a folder that a file in it imports, as relative imports."""
+    depth = len(path.relative_to(root).parts)
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == depth:
@@ -58,6 +63,23 @@ def test_imports_go_one_way(layer: str) -> None:
         (path.name, part) for path in (ROOT / layer).rglob("*.py") for part in imported_parts(path)
     }
     assert [(name, part) for name, part in imports if part in later] == []
+
+
+@pytest.mark.parametrize("package", SCHEDULING)
+def test_imports_of_schedules_go_one_way(package: str) -> None:
+    folder = ROOT / "lowering" / "scheduling"
+    earlier = set(SCHEDULING[: SCHEDULING.index(package) + 1])
+    imports = {
+        (path.name, part)
+        for path in (folder / package).glob("*.py")
+        for part in imported_parts(path, folder)
+    }
+    assert [(name, part) for name, part in imports if part not in earlier] == []
+
+
+def test_every_package_of_the_schedules_has_its_place() -> None:
+    folders = (ROOT / "lowering" / "scheduling").glob("*/__init__.py")
+    assert sorted(SCHEDULING) == sorted(path.parent.name for path in folders)
 
 
 def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import relax, tirx
 
-from ..scheduling.cumulative import GUARDS_EMPTY_AXIS
+from ..scheduling.legalization.cumulative import GUARDS_EMPTY_AXIS
 from ..small_kernels import range_along
 from ..values import Value
 from .accumulation import accumulate_in_float32

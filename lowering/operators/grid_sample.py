@@ -11,7 +11,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..scheduling.size_names import OPAQUE
+from ..scheduling.relax.size_names import OPAQUE
 from ..values import Value, as_int
 from .broadcasting import dims_of, match_dims
 from .registry import ConverterContext, converts

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..scheduling.affine import product
+from ..scheduling.kernels.affine import product
 from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
 from .broadcasting import broadcast_to, dims_of, match_dims, match_sizes, require_size

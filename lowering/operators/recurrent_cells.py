@@ -16,8 +16,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx.script import builder as ib
 
-from ..scheduling.affine import int64
-from ..scheduling.emission import bound
+from ..scheduling.kernels.affine import int64
+from ..scheduling.kernels.emission import bound
 from .recurrent_attributes import Activation, Layer
 from .recurrent_layout import Buffers, Chunk, Layout, Recurrence
 

@@ -25,8 +25,8 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 from ..processor import GRAIN, MOST_VECTOR_BYTES, vector_bytes
-from ..scheduling.affine import int64
-from ..scheduling.emission import bound, ceil_div, even_part, for_items, pieces
+from ..scheduling.kernels.affine import int64
+from ..scheduling.kernels.emission import bound, ceil_div, even_part, for_items, pieces
 from .recurrent_attributes import Activation
 from .recurrent_cells import (
     BatchRows,

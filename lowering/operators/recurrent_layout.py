@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as ib
 
 from ..constants import constant
 from ..processor import GRAIN, vector_bytes
-from ..scheduling.affine import int64
+from ..scheduling.kernels.affine import int64
 from ..values import Constant, Value
 from .recurrent_attributes import Layer
 

@@ -19,10 +19,10 @@ from tvm.s_tir.dlight.base import ScheduleRule
 
 from ...rewrite.errors import UnsupportedError
 from ..identifiers import identifier
-from .affine import static_size
-from .map_kernels import map_bodies, map_kernels
-from .math_functions import with_exact_functions
-from .nests import REDUCTION, SPATIAL
+from .kernels.affine import static_size
+from .kernels.map_kernels import map_bodies, map_kernels
+from .kernels.math_functions import with_exact_functions
+from .kernels.nests import REDUCTION, SPATIAL
 
 _THREADS = ("blockIdx.x", "threadIdx.x")
 

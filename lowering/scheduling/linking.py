@@ -12,15 +12,16 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-from .column_functions import (
+from .convolutions.tap_products import GATHER, TAP_PRODUCTS, gather_taps, tap_products
+from .functions.column_functions import (
     COPIED_TYPES,
     COPY_COLUMNS,
     GAPS,
     copy_columns_function,
     gaps_function,
 )
-from .dot_kernels import dot_function, native_dot, select_dots
-from .lane_kernels import (
+from .functions.dot_kernels import dot_function, native_dot, select_dots
+from .functions.lane_kernels import (
     LINE_MAXIMA,
     LINE_SUMS,
     TRANSPOSE,
@@ -28,8 +29,7 @@ from .lane_kernels import (
     transposition,
     windows,
 )
-from .map_kernels import map_kernels
-from .micro_kernels import (
+from .functions.micro_kernels import (
     COPY_ROW,
     MOST_ROW_STRIDE,
     PANELS,
@@ -48,9 +48,8 @@ from .micro_kernels import (
     selector,
     tile_function,
 )
-from .row_functions import REDUCE_ROWS, reduce_rows_function
-from .tap_products import GATHER, TAP_PRODUCTS, gather_taps, tap_products
-from .winograd_transforms import (
+from .functions.row_functions import REDUCE_ROWS, reduce_rows_function
+from .functions.winograd_transforms import (
     INPUT,
     OUTPUT,
     TAPS,
@@ -58,6 +57,7 @@ from .winograd_transforms import (
     output_transform,
     recovered_taps,
 )
+from .kernels.map_kernels import map_kernels
 
 _Family = tuple[Tile, Callable[[Tile, int], tirx.PrimFunc], Callable[..., None]]
 """A tile, the function for a number of rows, and what the selection of one of them emits."""

@@ -23,30 +23,25 @@ from tvm.tirx.script import builder as ib
 
 from ..processor import is_for_gpu, is_for_llvm
 from ..transform import FuseLoops, InlineLoops, LowerRecurrent
-from .affine import static_size
-from .argument_checks import (
+from .codegen.argument_checks import (
     accept_any_alignment,
     drop_guaranteed_checks,
     mark_guaranteed_arguments,
     mark_size_functions,
 )
-from .batch_norm import decompose_batch_norms
-from .byte_products import ByteProduct
-from .channel_lanes import ChannelLanes
-from .channel_panels import ChannelPanels
-from .channels_last import ChannelsLast
-from .column_sums import ColumnSums
-from .compaction import COMPACTED, COMPACTION, compact_buffers
-from .concatenation import Concatenation
-from .constant_folding import fold_constant_calls
-from .convolution import Convolution
-from .cumulative import accumulate_rows
-from .dataflow import split_blocks
-from .elementwise import Elementwise
-from .emission import SCHEDULED
-from .extremes import drop_second_extremes
-from .far_taps import FarTaps
-from .few_positions import FewPositions
+from .codegen.compaction import COMPACTED, COMPACTION, compact_buffers
+from .codegen.launches import pause_launches
+from .codegen.shared_bodies import share_loop_bodies
+from .convolutions.channel_lanes import ChannelLanes
+from .convolutions.channel_panels import ChannelPanels
+from .convolutions.channels_last import ChannelsLast
+from .convolutions.convolution import Convolution
+from .convolutions.far_taps import FarTaps
+from .convolutions.few_positions import FewPositions
+from .convolutions.pointwise import Pointwise
+from .convolutions.pooling import Pooling
+from .convolutions.winograd import Winograd
+from .functions.shared_functions import forbid_inlining
 from .gpu import (
     bind_to_one_thread,
     branch_for_selects,
@@ -58,39 +53,44 @@ from .gpu import (
     spell_out_arithmetic,
     sum_along_last_axis,
 )
-from .image_layout import choose_image_layouts
-from .interleaving import Interleaving
-from .internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
-from .kernel_merging import merge_kernels
-from .launches import pause_launches
-from .legalization import legalize_operators
+from .injective.concatenation import Concatenation
+from .injective.elementwise import Elementwise
+from .injective.interleaving import Interleaving
+from .injective.ordered_copies import OrderedCopy
+from .injective.tabulated_copies import TabulatedCopy
+from .injective.transposition import Transposition
+from .kernels.affine import static_size
+from .kernels.emission import SCHEDULED
+from .kernels.map_kernels import map_bodies, map_kernels
+from .kernels.math_functions import FAST_MATH, expand_functions, outline_functions
+from .layouts.image_layout import choose_image_layouts
+from .legalization.batch_norm import decompose_batch_norms
+from .legalization.cumulative import accumulate_rows
+from .legalization.extremes import drop_second_extremes
+from .legalization.legalize import legalize_operators
+from .legalization.transposed_concatenations import keep_concatenations_apart
+from .legalization.transposed_convolution import split_into_phases
+from .legalization.transposed_operands import absorb_transpositions
+from .legalization.unused_taps import drop_unused_taps
+from .legalization.volume_convolution import split_volumes
+from .legalization.volume_pooling import pool_by_planes
 from .linking import link_micro_kernels
-from .map_kernels import map_bodies, map_kernels
-from .math_functions import FAST_MATH, expand_functions, outline_functions
-from .matmul import MatrixProduct
-from .memory_plan import plan_memory
-from .ordered_copies import OrderedCopy
-from .packing import mark_constant_operands, pack_constants
-from .pointwise import Pointwise
-from .pooling import Pooling
-from .reduction import RowReduction
-from .reshapes import restore_reshapes
+from .products.byte_products import ByteProduct
+from .products.matmul import MatrixProduct
+from .reductions.column_sums import ColumnSums
+from .reductions.reduction import RowReduction
+from .relax.constant_folding import fold_constant_calls
+from .relax.dataflow import split_blocks
+from .relax.internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
+from .relax.kernel_merging import merge_kernels
+from .relax.memory_plan import plan_memory
+from .relax.packing import mark_constant_operands, pack_constants
+from .relax.reshapes import restore_reshapes
+from .relax.shared_shapes import share_shapes
+from .relax.size_checks import check_sizes
+from .relax.size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
+from .relax.trip_counts import pass_trip_counts
 from .schedule import schedule_kernel
-from .shared_bodies import share_loop_bodies
-from .shared_functions import forbid_inlining
-from .shared_shapes import share_shapes
-from .size_checks import check_sizes
-from .size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
-from .tabulated_copies import TabulatedCopy
-from .transposed_concatenations import keep_concatenations_apart
-from .transposed_convolution import split_into_phases
-from .transposed_operands import absorb_transpositions
-from .transposition import Transposition
-from .trip_counts import pass_trip_counts
-from .unused_taps import drop_unused_taps
-from .volume_convolution import split_volumes
-from .volume_pooling import pool_by_planes
-from .winograd import Winograd
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 

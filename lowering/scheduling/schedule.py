@@ -25,7 +25,7 @@ import tvm
 from tvm import s_tir, tirx
 
 from ..processor import vector_bytes
-from .blocks import (
+from .kernels.blocks import (
     BlockLoops,
     block_loops,
     has_scalar_functions,
@@ -33,7 +33,7 @@ from .blocks import (
     inlinable,
     reads_along,
 )
-from .emission import SCHEDULED
+from .kernels.emission import SCHEDULED
 
 _MOST_LANES = 16
 _FEWEST_LANES = 4

@@ -12,7 +12,7 @@ from tvm.ir import is_prim_var
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from ..loops.roles import BODY, KERNEL, LOOP_PART, LoopRoles
-from ..scheduling.dataflow import split_function, with_body
+from ..scheduling.relax.dataflow import split_function, with_body
 from .unused import without_unused
 
 _LOOP = "loop"

@@ -12,12 +12,12 @@ from tvm import ir, relax, s_tir, tirx
 from tvm.ir import is_prim_var
 
 from ...rewrite.errors import summary_line
-from ..scheduling.blocks import inlinable_in_loop
-from ..scheduling.constant_folding import fold_constant_calls
-from ..scheduling.dataflow import with_body
-from ..scheduling.legalization import legalize_operators
-from ..scheduling.math_functions import with_fast_math
-from ..scheduling.nests import substituted
+from ..scheduling.kernels.blocks import inlinable_in_loop
+from ..scheduling.kernels.math_functions import with_fast_math
+from ..scheduling.kernels.nests import substituted
+from ..scheduling.legalization.legalize import legalize_operators
+from ..scheduling.relax.constant_folding import fold_constant_calls
+from ..scheduling.relax.dataflow import with_body
 from ..scheduling.schedule import schedule_kernel
 from ..values import Constant, as_int
 from .kernel_limits import has_large_convolution

@@ -19,7 +19,7 @@ from ..samples import one_of
 from .comparison import Array
 from .compiled import NATIVE, virtual_machine
 from .conftest import parse
-from .test_byte_products import bytes_of, random
+from .scheduling.products.test_byte_products import bytes_of, random
 
 
 @pytest.mark.parametrize("reason", near_misses(MultiplyIntegers))

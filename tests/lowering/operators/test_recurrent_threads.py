@@ -13,7 +13,7 @@ from looplift.lowering.operators import recurrent_kernel
 from looplift.lowering.operators.recurrent_attributes import Activation, Direction
 from looplift.lowering.operators.recurrent_attributes import Layer as ParsedLayer
 from looplift.lowering.operators.recurrent_layout import Recurrence, choose_layout
-from looplift.lowering.scheduling.emission import ON_ONE_CORE
+from looplift.lowering.scheduling.kernels.emission import ON_ONE_CORE
 
 from ...samples import one_of
 from ..compiled import Compiled

@@ -1,0 +1,1 @@
+"""Passes on scheduled kernels, before LLVM: checks of arguments, scratch buffers and launches."""

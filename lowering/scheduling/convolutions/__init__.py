@@ -1,0 +1,1 @@
+"""Schedule rules of convolutions, pooling and depthwise convolutions."""

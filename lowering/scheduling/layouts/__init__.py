@@ -1,0 +1,1 @@
+"""The layout of each image between kernels: channels first or last."""

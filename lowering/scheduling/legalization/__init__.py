@@ -1,0 +1,1 @@
+"""From operators to cheaper operators, and from operators to kernels."""

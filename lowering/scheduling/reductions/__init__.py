@@ -1,0 +1,1 @@
+"""Schedule rules of reductions: softmax, norms, sums, means and extremes."""
