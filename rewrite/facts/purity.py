@@ -100,7 +100,8 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
     """Whether the node never fails.
 
     Holds for Shape and Size, for a Concat of vectors of fixed lengths, as shapes are, for Unsqueeze
-    at known axes, for a Range up to the size of an axis, for Gather at positions known to be on the
+    at known axes, for Squeeze of axes of size 1, for Transpose, for DequantizeLinear with scales
+    that fit, for a Range up to the size of an axis, for Gather at positions known to be on the
     axis, and for element-wise operators whose operands are known to be broadcastable, except a Cast
     from or to strings.
     """
@@ -113,6 +114,12 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
     if node.op == "Unsqueeze":
         axes = named_axes(facts, node)
         return axes is not None and len(set(axes)) == len(axes)
+    if node.op == "Squeeze":
+        return _removes_sizes_of_one(node, facts)
+    if node.op == "Transpose":
+        return _orders_axes(node, facts)
+    if node.op == "DequantizeLinear":
+        return _has_fitting_scales(node, facts)
     if node.op == "Range":
         return _is_range_of_axis(node, facts)
     if node.op == "Gather":
@@ -125,6 +132,31 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
         return False
     shapes = [f.shape for f in known if f.shape is not None and f.dtype]
     return len(shapes) == len(known) and symbolic.broadcastable(shapes)
+
+
+def _removes_sizes_of_one(node: Node, facts: Facts) -> bool:
+    """Whether a Squeeze names axes that are known to have size 1, or none."""
+    shape, axes = facts.shape(node.inputs[0]), named_axes(facts, node)
+    if axes is None:
+        return "axes" not in node.attrs and optional(node.inputs, 1) is None
+    return shape is not None and all(shape[axis] == 1 for axis in axes)
+
+
+def _orders_axes(node: Node, facts: Facts) -> bool:
+    """Whether a Transpose gives each axis of its operand one place."""
+    rank, order = facts.rank(node.inputs[0]), node.attrs.get("perm")
+    return order is None or (rank is not None and sorted(order) == list(range(rank)))
+
+
+def _has_fitting_scales(node: Node, facts: Facts) -> bool:
+    """Whether a DequantizeLinear has one scale, or one for each index of an axis."""
+    shape, *scales = (facts.shape(t) for t in node.inputs if t.name)
+    if shape is None or node.attrs.get("block_size") or any(s != scales[0] for s in scales):
+        return False
+    if scales[0] == ():
+        return True
+    axis = int(node.attrs.get("axis", 1))
+    return -len(shape) <= axis < len(shape) and scales[0] == (shape[axis],)
 
 
 def _joins_fixed_vectors(node: Node, facts: Facts) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 
 from .declarations import declares_shape
 from .index import Index
-from .ir import Constant, Graph, Node, Tensor, Variable
+from .ir import SPACING, Constant, Graph, Node, Tensor, Variable
 from .names import UniqueNames
 from .views import LoopView
 
@@ -217,7 +217,7 @@ class BodyForms:
             copy = Variable(tensor.name)
             copy.info = body.output_info.get(tensor, tensor.info)
             node = Node("Identity", "", {}, [tensor], [copy], "")
-        node.order = (body.nodes[-1].order if body.nodes else 0.0) + 1.0
+        node.order = (body.nodes[-1].order if body.nodes else 0) + SPACING
         body.nodes.append(node)
         self._index.add_node(node, body)
         value: Tensor = node.outputs[0]

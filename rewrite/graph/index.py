@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from .guard import Guard, GuardedList
-from .ir import Constant, Graph, Node, Tensor, bodies
+from .ir import SPACING, Constant, Graph, Node, Tensor, bodies, number_nodes
 from .names import UniqueNames
 
 GAP_PARTS = 64
@@ -60,10 +60,10 @@ class Index:
         self.gap_parts = GAP_PARTS
         """The number of parts that the gap before an anchor is divided into: a new node takes one.
         A large number suits many insertions before the same anchor, a small one nested ones."""
-        self._lower_bounds: dict[Node, float] = {}
+        self._lower_bounds: dict[Node, int] = {}
         """Positions at or after whatever precedes each node."""
         self._returned: dict[Tensor, int] = {}
-        self._last: dict[Graph, float] = {}
+        self._last: dict[Graph, int] = {}
         self.add_graph(root)
 
     @cached_property
@@ -376,9 +376,9 @@ class Index:
         for slot, tensor in enumerate(outputs):
             self._add_use(Use(graph, slot), tensor)
 
-    def lower_bound(self, node: Node) -> float:
+    def lower_bound(self, node: Node) -> int:
         """A position at or after whatever precedes a node, and before the node."""
-        return self._lower_bounds.get(node, node.order - 1.0)
+        return self._lower_bounds.get(node, node.order - SPACING)
 
     def place_before(self, anchor: Node, nodes: Sequence[Node]) -> None:
         """Positions nodes just before the anchor, after everything that precedes it.
@@ -386,7 +386,7 @@ class Index:
         Raises OrderExhausted when there are no more positions; `renumber` makes room.
         """
         low, gap = self.lower_bound(anchor), anchor.order - self.lower_bound(anchor)
-        step = min(gap / (len(nodes) + 1), gap / self.gap_parts)
+        step = gap // max(len(nodes) + 1, self.gap_parts)
         for node in nodes:
             self._lower_bounds[node] = low
             low += step
@@ -399,11 +399,11 @@ class Index:
         """Positions a node after everything else in a graph."""
         last = self._last.get(graph)
         if last is None:
-            last = max((n.order for n in self.nodes(graph)), default=0.0)
-        node.order = self._last[graph] = last + 1.0
+            last = max((n.order for n in self.nodes(graph)), default=0)
+        node.order = self._last[graph] = last + SPACING
         self._lower_bounds[node] = last
 
-    def restore_position(self, node: Node, order: float, lower_bound: float) -> None:
+    def restore_position(self, node: Node, order: int, lower_bound: int) -> None:
         """Restores a position."""
         node.order = order
         self._lower_bounds[node] = lower_bound
@@ -412,8 +412,8 @@ class Index:
         """Assigns evenly spaced positions to the nodes of a graph; drops removed nodes."""
         self.tidy(graph)
         self._last.pop(graph, None)
-        for place, node in enumerate(graph.nodes):
-            node.order = float(place)
+        number_nodes(graph.nodes)
+        for node in graph.nodes:
             self._lower_bounds.pop(node, None)
 
     def tidy(self, graph: Graph) -> None:
@@ -433,7 +433,7 @@ def _is_copy(node: Node) -> bool:
     return node.op == "Identity" and not node.domain
 
 
-def _order(node: Node) -> float:
+def _order(node: Node) -> int:
     return node.order
 
 

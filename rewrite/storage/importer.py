@@ -172,8 +172,7 @@ class Importer:
             dependencies.add(node.inputs, captured)
             nodes.append(node)
         ordered = topological(nodes, dependencies, scope.path)
-        for position, node in enumerate(ordered):
-            node.order = float(position)
+        ir.number_nodes(ordered)
         return ordered
 
     def _node(self, proto: onnx.NodeProto, scope: NameScope) -> tuple[ir.Node, set[ir.Tensor]]:

@@ -25,7 +25,8 @@ class HoistLoopInvariantCode(Rule[InvariantNodes]):
     """Moves computations on outer values before the loop.
 
     A node that may fail moves only if the loop has at least one iteration. A node that reads nothing but constants
-    stays: FoldConstants and runtimes fold it where it is.
+    stays: FoldConstants and runtimes fold it where it is. They do not fold a DequantizeLinear, which moves unless a
+    reader may be part of a quantised operator.
     """
 
     root = ("Loop", "Scan")
@@ -68,6 +69,18 @@ def _invariant_nodes(index: Index, body: Graph) -> list[Node]:
         # A copy stays: a body must return values of its own.
         if node.op == "Identity" or bodies(node) or not is_pure(node, index):
             continue
-        if homes and body not in homes:
+        if body not in homes and (homes or _is_dequantised_weight(index, node)):
             found.append(node)
     return found
+
+
+def _is_dequantised_weight(index: Index, node: Node) -> bool:
+    """Whether a node dequantises for readers that read no other dequantised value.
+
+    Runtimes recognise a quantised operator by the DequantizeLinear of each of its operands.
+    """
+    producers = (
+        index.producer(t) for reader in index.consumers(node.outputs[0]) for t in reader.inputs
+    )
+    others = (p for p in producers if p is not None and p is not node)
+    return node.op == "DequantizeLinear" and all(p.op != "DequantizeLinear" for p in others)

@@ -16,7 +16,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.graph.clone import clone_constants, clone_nodes, clone_without_nodes
 from ...rewrite.graph.index import Index
-from ...rewrite.graph.ir import Graph, Node, Tensor, Variable
+from ...rewrite.graph.ir import Graph, Node, Tensor, Variable, number_nodes
 
 _MOST_NODES = 200
 """The most nodes of a loop that the rule duplicates."""
@@ -142,8 +142,7 @@ def _specialised_body(index: Index, body: Graph, condition: Tensor, taken: bool)
             renamed.update((t, renamed.get(r, r)) for t, r in zip(node.outputs, branch.outputs))
         else:
             copy.nodes += clone_nodes([node], renamed, index)
-    for place, node in enumerate(copy.nodes):
-        node.order = float(place)
+    number_nodes(copy.nodes)
     copy.outputs = [renamed.get(t, t) for t in body.outputs]
     for old, new in zip(body.outputs, copy.outputs):
         if old in body.output_info:

@@ -21,7 +21,7 @@ import onnx
 from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Phase, Rule
-from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, optional
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, number_nodes, optional
 from .cells import GATE_COUNT, ActivationFunction
 from .time_steps import TimeStep, activation_functions, direction
 from .weights import Array
@@ -181,6 +181,7 @@ class _NodeTimeStep(TimeStep[Tensor]):
             after = [self._make("Where", mask, *pair) for pair in zip(after, self._states)]
         else:
             y = self._make("Identity", after[0])
+        number_nodes(self._nodes)
         graph = Graph(self._nodes, inputs, [*after, y], name="cell")
         graph.initializers = self._constants
         return graph
@@ -218,7 +219,6 @@ class _NodeTimeStep(TimeStep[Tensor]):
     def _make(self, op: str, *inputs: Tensor, **attrs: Any) -> Tensor:
         output = Variable("v")
         node = Node(op, "", attrs, list(inputs), [output], "")
-        node.order = float(len(self._nodes))
         self._nodes.append(node)
         return output
 

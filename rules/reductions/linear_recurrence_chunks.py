@@ -23,7 +23,7 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.fact import FLOAT_OR_DOUBLE
-from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, number_nodes
 from ...rewrite.graph.views import CarriedValue
 from ..loops.counted_loop_checks import need_counted_loop
 from ..vectorization.batching import align_rank
@@ -263,11 +263,11 @@ class BodyBuilder:
         """Adds a node with one output and returns the output."""
         result = Variable(f"{op.lower()}_{len(self._graph.nodes)}")
         node = Node(op, "", {}, list(operands), [result], "")
-        node.order = float(len(self._graph.nodes))
         self._graph.nodes.append(node)
         return result
 
     def finish(self, outputs: list[Variable]) -> Graph:
         """The body with these outputs."""
         self._graph.outputs = outputs
+        number_nodes(self._graph.nodes)
         return self._graph

@@ -226,7 +226,8 @@ def need_sizes(m: Match, loop: CountedLoop, inner: Tensor) -> list[Size]:
 def _size_outside(facts: Facts, loop: CountedLoop, size: symbolic.Dim) -> Size | None:
     if isinstance(size, int):
         return size
-    for outer in (*(c.initial for c in loop.carried), *(r.sequence for r in loop.reads)):
+    operands = (*(c.initial for c in loop.carried), *(r.sequence for r in loop.reads))
+    for outer in (*operands, *facts.index.captures(loop.node)):
         shape = facts.shape(outer) if facts.of(outer).kind == "tensor" else None
         for axis, other in enumerate(shape or ()):
             if symbolic.eq(size, other) is True:

@@ -22,7 +22,7 @@ from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.purity import is_pure
 from ...rewrite.graph.clone import clone_nodes, clone_without_nodes
 from ...rewrite.graph.index import Index
-from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, Variable, bodies, number_nodes
 from ...rewrite.graph.views import CarriedValue, LoopView
 from ..loops.counted_loop_checks import need_counted_loop
 from .after_loop import Size, need_sizes, with_slice_shape
@@ -236,8 +236,7 @@ def _first_body(index: Index, found: DistributableLoop, carried: list[CarriedVal
     slices = [Variable(inner.name) for inner in found.shared]
     for inner, copy in zip(found.shared, slices):
         body.nodes.append(Node("Identity", "", {}, [renamed[inner]], [copy], ""))
-    for place, node in enumerate(body.nodes):
-        node.order = float(place)
+    number_nodes(body.nodes)
     results = [c.output for c in carried]
     if loop.node.op == "Loop":
         results.insert(0, LoopView(loop.node).condition_out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
@@ -29,10 +29,34 @@ def matmul(op: BatchedNode) -> Plan:
             is_matrix_times_rows, "the left operand is the same in every iteration"
         )
     if not op.batched[1]:
+        if not op.runs_at_least_once and ranks[1] > 2:
+            return _product_of_stacks(op, left, right)
         if ranks[0] > 1:
             _need_no_transpose_fusion(op, op.operand(0))
-        op.need_speculatable(ranks[1] <= 2, "the right operand is an invariant stack of matrices")
     return Plan(lambda emit, operands: [_stacked_product(emit, operands, op.batched, ranks)])
+
+
+_EINSUM_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64)
+
+
+def _product_of_stacks(op: BatchedNode, left: Sequence[Dim], right: Sequence[Dim]) -> Plan:
+    """The product with an invariant stack of matrices as an Einsum, for loops that may not run.
+
+    It pairs matrices of the two stacks; onnxruntime 1.31 computes that for no slices, too, whatever
+    the other sizes are.
+    """
+    paired = len(right) - 2
+    are_paired = len(left) >= len(right) and symbolic.equal_shapes(
+        left[-paired - 2 : -2], right[:-2]
+    )
+    is_known = op.facts.dtype(op.operand(0)) in _EINSUM_TYPES
+    op.need_speculatable(
+        are_paired and is_known, "the right operand is an invariant stack of matrices"
+    )
+    stack = "abcdefgh"[: len(left) - 2]
+    op.need(len(stack) == len(left) - 2, "{} has too many axes", op.operand(0))
+    equation = f"t{stack}mk,{stack[len(stack) - paired :]}kn->t{stack}mn"
+    return Plan(lambda emit, operands: [emit("Einsum", *operands, equation=equation)])
 
 
 def _need_product(op: BatchedNode, left: Sequence[Dim], right: Sequence[Dim]) -> None:

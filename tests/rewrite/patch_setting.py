@@ -36,7 +36,10 @@ class Setting:
         return value(self.engine.facts, name)
 
     def node(self, name: str) -> Node:
-        found = self.index.producer(self[name])
+        return self.producer(self[name])
+
+    def producer(self, tensor: Tensor) -> Node:
+        found = self.index.producer(tensor)
         assert found is not None
         return found
 

@@ -15,7 +15,7 @@ from looplift.rewrite.engine.patch import Patch
 from looplift.rewrite.engine.patch_check import check_reads
 from looplift.rewrite.engine.rule import fixture
 from looplift.rewrite.graph.index import OrderExhausted
-from looplift.rewrite.graph.ir import Constant, Node, Tensor, Variable
+from looplift.rewrite.graph.ir import Constant, Node, Variable
 from looplift.rewrite.storage.model import export_model, import_model
 from looplift.rules import PHASES
 from looplift.rules.values.dead_nodes import EliminateIdentity
@@ -321,21 +321,30 @@ class TestLoopInterface:
 def test_positions_run_out_and_are_renumbered() -> None:
     """Thousands of nodes can be put in one place; their order stays."""
     setting = Setting()
-    made: list[Tensor] = []
+    made: list[Node] = []
     rounds = 0
-    while len(made) < 3000:
+    while len(made) < 13_000:
         try:
-            made += setting.patch.node("Neg", [made[-1] if made else setting["u"]], [setting["u"]])
+            (value,) = setting.patch.node("Neg", [setting["u"]], [setting["u"]])
+            made.append(setting.producer(value))
         except OrderExhausted:
             setting.index.renumber(setting.model.graph)
             rounds += 1
-            assert rounds < 1000
-    producers = [setting.index.producer(t) for t in made]
-    orders = [p.order for p in producers if p is not None]
-    assert len(orders) == 3000
-    assert orders == sorted(orders)
+    orders = [node.order for node in made]
+    assert orders == sorted(set(orders))
     assert orders[-1] < setting.root.order
-    assert rounds > 0
+    assert rounds == 1
+
+
+def test_nodes_can_stand_before_new_ones_many_times() -> None:
+    """A patch can put each of dozens of nodes before the last one, as nested bodies need."""
+    setting = Setting()
+    made = [setting.root]
+    for _ in range(40):
+        (value,) = setting.patch.node("Neg", [setting["u"]], [setting["u"]], before=made[-1])
+        made.append(setting.producer(value))
+    orders = [node.order for node in made]
+    assert orders == sorted(set(orders), reverse=True)
 
 
 def test_constants_are_merged_and_counted() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from looplift.rewrite.engine.engine import Engine
 from looplift.rewrite.graph.index import Index, Use
-from looplift.rewrite.graph.ir import Graph, Node, Tensor, bodies
+from looplift.rewrite.graph.ir import SPACING, Graph, Node, Tensor, bodies
 from looplift.rewrite.storage.model import import_model
 
 from ...small_models import parse
@@ -128,7 +128,7 @@ def test_tidy_drops_removed_nodes_and_sorts_the_others(engine: Engine) -> None:
     index = engine.index
     u, y = _node(engine, "u"), _node(engine, "y")
     index.remove_node(y)
-    u.order = 99.0
+    u.order = 99 * SPACING
     index.tidy(index.root)
     assert [node.op for node in index.root.nodes] == ["If", "Exp"]
 
@@ -137,10 +137,10 @@ def test_renumber_spreads_positions(engine: Engine) -> None:
     index = engine.index
     v = _node(engine, "v")
     for place, node in enumerate(index.root.nodes):
-        node.order = 5.0 + place / 1024
+        node.order = SPACING + place
     index.renumber(index.root)
-    assert [node.order for node in index.root.nodes] == [0.0, 1.0, 2.0]
-    assert index.lower_bound(v) == 0.0
+    assert [node.order for node in index.root.nodes] == [0, SPACING, 2 * SPACING]
+    assert index.lower_bound(v) == 0
 
 
 def test_omitted_operands_are_not_readers() -> None:

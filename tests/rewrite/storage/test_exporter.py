@@ -52,7 +52,7 @@ class TestEdits:
             "Cast", "", {"to": 1}, [out], [ir.Variable("z2", np.dtype(np.float32), [3, 2])]
         )
         model.graph.nodes += [elu, cast]
-        elu.order, cast.order = 3.0, 4.0
+        elu.order, cast.order = 3 * ir.SPACING, 4 * ir.SPACING
         model.graph.outputs[0] = cast.outputs[0]
         exported = export_model(model)
         checker.check_model(exported, full_check=True)

@@ -184,7 +184,12 @@ class TestGraph:
             }""")
         )
         assert [n.name for n in model.graph.nodes] == ["free", "first", "second", "third"]
-        assert [n.order for n in model.graph.nodes] == [0.0, 1.0, 2.0, 3.0]
+        assert [n.order for n in model.graph.nodes] == [
+            0,
+            ir.SPACING,
+            2 * ir.SPACING,
+            3 * ir.SPACING,
+        ]
         checker.check_model(export_model(model))
 
     def test_omitted_inputs_and_outputs_stay_omitted(self) -> None:

@@ -183,6 +183,61 @@ def test_shapes_that_are_put_together_cannot_fail(shape: str, hoisted: bool) -> 
     assert_equivalent(model, result, feeds)
 
 
+@pytest.mark.parametrize(
+    ("work", "hoisted"),
+    [
+        ("Transpose<perm=[1, 0]>(x)", True),
+        ("Transpose(x)", True),
+        ("Squeeze(u, at1)", True),
+        ("Squeeze(u)", True),
+        ("Squeeze(x, at0)", False),  # T may be 2
+        ("Squeeze(u, axes)", False),  # any axis
+    ],
+)
+def test_changes_of_layout_cannot_fail(work: str, hoisted: bool) -> None:
+    model = parse(f"""g (float[T,3] x, float[T,1,3] u, int64[1] axes, int64 m) => (float y)
+        <int64[1] at0 = {{0}}, int64[1] at1 = {{1}}, float zero = {{0}}> {{
+        y = Loop (m, , zero) <body = b (int64 i, bool ci, float s) => (bool co, float so) {{
+            co = Identity(ci) c = {work} t = ReduceSum<keepdims=0>(c) so = Add(s, t) }}> }}""")
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    assert (re.split(r"\W", work)[0] in _operators(result)) == hoisted
+    axes = [np.array([axis]) for axis in (0, 1, 5)]
+    assert_equivalent(model, result, Feeds(sizes=(0, 1, 2), values={"axes": axes, "m": [0, 1, 3]}))
+
+
+def _dequantised(read: str, work: str) -> onnx.ModelProto:
+    return parse(f"""g (float[2] x, float[2] scales, int64 m) => (float[2] y) <int64[1] at0 = {{0}},
+        int8[2,2] w = {{1, -2, 3, 4}}, float scale = {{0.5}}, float[2] two = {{0.5, 2}}, int8 zero = {{1}}> {{
+        y = Loop (m, , x) <body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] so) {{
+            co = Identity(ci) d = {read} {work} }}> }}""")
+
+
+@pytest.mark.parametrize(
+    ("read", "work", "hoisted"),
+    [
+        ("DequantizeLinear(w, scale)", "so = MatMul(s, d)", True),
+        ("DequantizeLinear(w, scale, zero)", "t = Tanh(s) so = MatMul(t, d)", True),
+        ("DequantizeLinear<axis=0>(w, two)", "so = MatMul(s, d)", True),
+        ("DequantizeLinear(w, scales)", "so = MatMul(s, d)", True),
+        ("DequantizeLinear<axis=2>(w, two)", "so = MatMul(s, d)", False),
+        (
+            "DequantizeLinear(w, scale)",
+            "q = QuantizeLinear(s, scale, zero) e = DequantizeLinear(q, scale, zero) so = MatMul(e, d)",
+            False,
+        ),
+    ],
+    ids=["one scale", "zero point", "axis", "computed scales", "no such axis", "quantised product"],
+)
+def test_a_dequantised_weight_leaves_the_loop(read: str, work: str, hoisted: bool) -> None:
+    """Runtimes do not fold it; one that belongs to a quantised operator stays with it."""
+    model = _dequantised(read, work)
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    assert ("DequantizeLinear" in _operators(result)) == hoisted
+    assert_equivalent(model, result, Feeds(values={"m": [0, 1, 3]}))
+
+
 def test_a_result_of_a_scan_body_keeps_its_declared_rank() -> None:
     """onnxruntime does not run a Scan with an output whose rank the body does not declare."""
     model = parse("""g (float[T,2] xs, int32 j, bool c) => (bool y) <int32 one = {1}> {

@@ -42,6 +42,7 @@ PRODUCTS = {
     "two vectors": "u = Squeeze(last, first) r = MatMul(u, v4)",
     "weight vector and vector": "u = Squeeze(last, first) r = MatMul(v4, u)",
     "stack of weights": "r = MatMul(x, w245)",
+    "pairs of matrices": "q = Unsqueeze(x, second) r = MatMul(q, w245)",
     "stack and vector": "u = Squeeze(last, first) r = MatMul(u, w245)",
     "stack times vector": "u = Squeeze(last, first) r = MatMul(w254, u)",
     "vector and matrix": "u = Squeeze(last, first) t = Transpose(x) r = MatMul(u, t)",
@@ -204,6 +205,32 @@ def test_hoisted_operators_do_not_fail_on_an_empty_stack(
     assert result.report.defects == []
     for runnable in (session(result.model), optimized_session(result.model)):
         assert outcome(runnable, feed) is not None
+
+
+ATTENTION = """g (float[T,2,4] xs, float[2,S,4] memory, int64 n) => (float[N,2,4] ys)
+    <bool true = {1}, int64[1] row = {1}> {
+    ys = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, float[2,4] y) {
+        co = Identity(ci) x = Gather(xs, i) q = Unsqueeze(x, row)
+        keys = Transpose<perm=[0, 2, 1]>(memory) scores = MatMul(q, keys)
+        weights = Softmax<axis=-1>(scores) found = MatMul(weights, memory) y = Squeeze(found, row) }> }"""
+
+
+def test_attention_over_a_memory_of_unknown_length() -> None:
+    """The products pair the matrices of two stacks, also where there are none."""
+    result = rewritten(parse(ATTENTION, opset=18), COUNTS, 1e-5).model
+    assert "Loop" not in ops(result)
+
+
+def test_a_product_with_each_matrix_of_a_stack_stays_in_a_loop_that_may_not_run() -> None:
+    """onnxruntime cannot multiply no vectors by a stack of matrices."""
+    model = parse(
+        """g (float[T,1,4] xs, float[S,4,5] w, int64 n) => (float[N,S,1,5] ys) <bool true = {1}> {
+        ys = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, float[S,1,5] y) {
+            co = Identity(ci) x = Gather(xs, i) y = MatMul(x, w) }> }""",
+        opset=18,
+    )
+    result = rewritten(model, COUNTS, 1e-5).model
+    assert "Loop" in ops(result)
 
 
 def test_transposed_slices_of_a_loop_that_may_not_run_stay() -> None:
