@@ -63,6 +63,7 @@ from .kernels.affine import static_size
 from .kernels.emission import SCHEDULED
 from .kernels.map_kernels import map_bodies, map_kernels
 from .kernels.math_functions import FAST_MATH, expand_functions, outline_functions
+from .kernels.schedule import schedule_kernel
 from .layouts.image_layout import choose_image_layouts
 from .legalization.batch_norm import decompose_batch_norms
 from .legalization.cumulative import accumulate_rows
@@ -81,7 +82,9 @@ from .reductions.column_sums import ColumnSums
 from .reductions.reduction import RowReduction
 from .relax.constant_folding import fold_constant_calls
 from .relax.dataflow import split_blocks
+from .relax.idle_calls import drop_idle_calls, inline_identities, read_sizes_once
 from .relax.internal_calls import drop_proven_checks, inline_iterations, mark_proven_arguments
+from .relax.joined_kernels import join_small_kernels
 from .relax.kernel_merging import merge_kernels
 from .relax.memory_plan import plan_memory
 from .relax.packing import mark_constant_operands, pack_constants
@@ -90,7 +93,6 @@ from .relax.shared_shapes import share_shapes
 from .relax.size_checks import check_sizes
 from .relax.size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
 from .relax.trip_counts import pass_trip_counts
-from .schedule import schedule_kernel
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
@@ -160,6 +162,7 @@ def _without_loops(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
     return tvm.transform.Sequential(
         [
             _module_pass(decompose_batch_norms),
+            _module_pass(read_sizes_once),
             relax.transform.DecomposeOpsForInference(),
             LowerRecurrent(),
             *([FuseLoops()] if fuse_loops else []),
@@ -189,6 +192,7 @@ def _for_cpu() -> Any:
             passes.CallTIRRewrite(),
             _module_pass(_allocate_empty_constants),
             _module_pass(check_sizes),
+            _module_pass(inline_identities),
             _module_pass(plan_memory),
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
@@ -198,6 +202,7 @@ def _for_cpu() -> Any:
             passes.VMShapeLower(),
             _module_pass(mark_size_functions),
             _module_pass(drop_proven_checks),
+            _module_pass(drop_idle_calls),
             passes.AttachGlobalSymbol(),
             _module_pass(link_micro_kernels),
             _module_pass(_keep_noalias),
@@ -258,6 +263,7 @@ def _to_kernels() -> Any:
             passes.FuseTIR(),
             _module_pass(_drop_scopes),
             _module_pass(choose_image_layouts),
+            *([_module_pass(join_small_kernels)] if is_for_llvm() else []),
             # Before the schedule, which hides that a kernel only reshapes.
             _module_pass(restore_reshapes),
             # Fused kernels that differ in sizes only are compiled once.

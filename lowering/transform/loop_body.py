@@ -15,10 +15,10 @@ from ...rewrite.errors import summary_line
 from ..scheduling.kernels.blocks import inlinable_in_loop
 from ..scheduling.kernels.math_functions import with_fast_math
 from ..scheduling.kernels.nests import substituted
+from ..scheduling.kernels.schedule import schedule_kernel
 from ..scheduling.legalization.legalize import legalize_operators
 from ..scheduling.relax.constant_folding import fold_constant_calls
 from ..scheduling.relax.dataflow import with_body
-from ..scheduling.schedule import schedule_kernel
 from ..values import Constant, as_int
 from .kernel_limits import has_large_convolution
 

@@ -240,15 +240,15 @@ def has_scalar_functions(code: Any) -> bool:
     return bool(found)
 
 
-def may_trap(code: Any, element: Any) -> bool:
-    """Whether code divides integers by what it loads, or by `element`, a variable.
+def may_trap(code: Any, *variables: Any) -> bool:
+    """Whether code divides integers by what it loads, or by some variables.
 
     A vector that reaches past the last element has any divisor there, also 0.
     """
     found: list[Any] = []
 
     def visit(quotient: Any) -> None:
-        is_number = not loads(quotient.b) and not depends(quotient.b, [element])
+        is_number = not loads(quotient.b) and not depends(quotient.b, variables)
         if "int" in str(quotient.ty.dtype) and not is_number:
             found.append(quotient)
 

@@ -135,17 +135,19 @@ class _KernelCache:
         return result
 
 
-_WINDOWED = re.compile(r"relax\.nn\.(conv|max_pool|avg_pool)\d")
-"""Operators whose kernels compare positions in padded data with the size of the data."""
+_COMPARES_SIZES = re.compile(r"relax\.(matmul$|nn\.(conv|max_pool|avg_pool)\d)")
+"""Operators over windows, whose kernels compare positions in padded data with the size of the data,
+and products, for which TVM compares the sizes of the operands."""
 
 
 def _with_named_sizes(bb: relax.BlockBuilder, call: Any) -> Any:
-    """The call on operands with a variable for each computed size, for an operator over windows.
+    """The call on operands with a variable for each computed size, for some operators.
 
     TVM simplifies `position < max(n - 1, 0)` to comparisons with n and 0, so that no rule
-    recognises the padding. None for other operators, and where no size is computed.
+    recognises the padding; and it does not see that `max(n, 0) // 64` is the same in two operands.
+    None for other operators, and where no size is computed.
     """
-    if not _WINDOWED.match(call.op.name):
+    if not _COMPARES_SIZES.match(call.op.name):
         return None
     names: list[tuple[Any, Any]] = []
 
@@ -168,7 +170,10 @@ def _with_named_sizes(bb: relax.BlockBuilder, call: Any) -> Any:
     operands = [a if isinstance(a, Constant) else like(a) for a in call.args]
     if not names:
         return None
-    return bb.normalize(ir.Call(call.op, operands, call.attrs, call.ty_args))
+    named_call = bb.normalize(ir.Call(call.op, operands, call.attrs, call.ty_args))
+    # Sizes that are equal may be computed in two ways.
+    is_known = isinstance(named_call.ty.shape, relax.ShapeExpr)
+    return named_call if is_known else None
 
 
 def _arguments(call: Any) -> list[Any]:

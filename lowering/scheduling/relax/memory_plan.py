@@ -6,6 +6,8 @@
     f(a, b)                      =>     b = alloc_tensor([n, 16])
     c = alloc_tensor([m, 32])           f(a, b)
     f(b, c)                             c = alloc_tensor(storage, [m, 32])
+    d = alloc_tensor([n, 16])           f(b, c)
+    f(c, d)                             f(c, b)
 
 A kernel then writes memory that is still in the cache, where the memory pool of the virtual machine
 would hand out other memory for each size. Which tensors share depends on estimates of their sizes;
@@ -20,7 +22,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
@@ -39,9 +41,14 @@ _MOST_WASTE = 16
 def plan_memory(module: tvm.IRModule) -> tvm.IRModule:
     """The module with storages that tensors of one function share."""
     kernels = {v for v, f in module.functions_items() if isinstance(f, tirx.PrimFunc)}
+
+    def planned(body: Any) -> Any:
+        return _Plan(body, kernels).apply()
+
     for variable, function in list(module.functions_items()):
-        if isinstance(function, relax.Function) and isinstance(function.body, relax.SeqExpr):
-            body = _Plan(function.body, kernels).apply()
+        if isinstance(function, relax.Function):
+            # Branches are bodies of their own, and come before the body that they are in.
+            body = tvm_ffi.structural_map(function.body, (relax.SeqExpr, planned), order="post")
             module[variable] = with_body(function, body)
     return relax.transform.Normalize()(module)
 
@@ -61,6 +68,8 @@ class _Storage:
     last: int
     """The binding after which it is free."""
     variable: Any = None
+    tensors: list[Any] = field(default_factory=list)
+    """The bindings that allocate tensors in it."""
 
 
 @dataclass(frozen=True)
@@ -143,14 +152,23 @@ class _Plan:
         if not self._tensors:
             return self._body
         homes = self._assigned()
+        same: dict[Any, Any] = {}
         blocks = []
         for block in self._body.blocks:
             bindings: list[Any] = []
             for binding in block.bindings:
                 storage = homes.get(binding.var)
-                bindings += [binding] if storage is None else self._allocated(binding, storage)
+                if storage is None:
+                    bindings.append(binding)
+                elif (earlier := _like(binding.value, storage)) is not None:
+                    same[binding.var] = earlier
+                else:
+                    bindings += self._allocated(binding, storage)
             blocks.append(type(block)(bindings))
-        return relax.SeqExpr(blocks, self._body.body)
+        body = relax.SeqExpr(blocks, self._body.body)
+        if not same:
+            return body
+        return tvm_ffi.structural_map(body, (ir.Var, lambda v: same.get(v, v)), order="post")
 
     def _shareable(self) -> dict[Any, _Tensor]:
         """The allocations that are used by kernels only, by variable."""
@@ -229,8 +247,17 @@ class _Plan:
             allocation = relax.op.memory.alloc_storage(size, device, scope, "uint8")
             storage.variable = relax.Var("storage", relax.ObjectType())
             before.append(relax.VarBinding(storage.variable, allocation))
+        storage.tensors.append(binding)
         tensor = relax.op.memory.alloc_tensor(storage.variable, 0, shape, dtype)
         return [*before, relax.VarBinding(binding.var, tensor)]
+
+
+def _like(allocation: Any, storage: _Storage) -> Any:
+    """The tensor of the same shape and type that is in the storage already, if there is one."""
+    for made in storage.tensors:
+        if tvm_ffi.structural_equal(made.value, allocation, map_free_vars=False):
+            return made.var
+    return None
 
 
 def _fits(tensor: _Tensor, storage: _Storage) -> bool:

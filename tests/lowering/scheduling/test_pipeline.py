@@ -21,9 +21,9 @@ import looplift
 from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.kernels.math_functions import with_exact_functions, with_fast_math
 from looplift.lowering.scheduling.kernels.nests import inlined, nests_of
+from looplift.lowering.scheduling.kernels.schedule import schedule_kernel
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.relax.dataflow import split_blocks
-from looplift.lowering.scheduling.schedule import schedule_kernel
 
 from ...samples import one_of
 from ..compiled import NATIVE, UNOPTIMIZED, virtual_machine

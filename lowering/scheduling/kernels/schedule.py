@@ -24,8 +24,8 @@ from typing import Any
 import tvm
 from tvm import s_tir, tirx
 
-from ..processor import vector_bytes
-from .kernels.blocks import (
+from ...processor import vector_bytes
+from .blocks import (
     BlockLoops,
     block_loops,
     has_scalar_functions,
@@ -33,7 +33,7 @@ from .kernels.blocks import (
     inlinable,
     reads_along,
 )
-from .kernels.emission import SCHEDULED
+from .emission import SCHEDULED
 
 _MOST_LANES = 16
 _FEWEST_LANES = 4
