@@ -170,10 +170,27 @@ def _with_named_sizes(bb: relax.BlockBuilder, call: Any) -> Any:
     operands = [a if isinstance(a, Constant) else like(a) for a in call.args]
     if not names:
         return None
+    if call.op.name == "relax.matmul" and isinstance(call.ty.shape, relax.ShapeExpr):
+        operands = _with_equal_stacks(operands)
     named_call = bb.normalize(ir.Call(call.op, operands, call.attrs, call.ty_args))
-    # Sizes that are equal may be computed in two ways.
-    is_known = isinstance(named_call.ty.shape, relax.ShapeExpr)
-    return named_call if is_known else None
+    return named_call if isinstance(named_call.ty.shape, relax.ShapeExpr) else None
+
+
+def _with_equal_stacks(operands: list[Any]) -> list[Any]:
+    """The operands of a product of known shape with one size for an axis along which both are
+    stacked: sizes that are equal may be computed in two ways, and TVM forgets what it has proven.
+    """
+    left, right = operands
+    shapes = [getattr(operand.ty, "shape", None) for operand in operands]
+    if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes) or isinstance(
+        right, Constant
+    ):
+        return operands
+    sizes, others = (list(shape.values) for shape in shapes)
+    for axis in range(3, min(len(sizes), len(others)) + 1):
+        if not any(static_size(size) == 1 for size in (sizes[-axis], others[-axis])):
+            others[-axis] = sizes[-axis]
+    return [left, relax.Var("operand", relax.TensorType(others, right.ty.dtype))]
 
 
 def _arguments(call: Any) -> list[Any]:

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tvm import relax, te
+import tvm
+from tvm import ir, relax, te
 
 from looplift.lowering.scheduling.legalization import legalize
 from looplift.lowering.scheduling.legalization.legalize import legalize_operators
 
-from ...compiled import Array, Compiled
+from ...compiled import Array, Compiled, compile_quickly, virtual_machine
 from ...conftest import parse
 
 
@@ -141,3 +142,31 @@ def test_a_kernel_with_the_value_of_a_constant_is_not_shared(
 
     _legalized(sums, relax.Var("data", relax.TensorType([4], "float32")))
     assert made["relax.add"] == 2
+
+
+def test_a_product_of_stacks_whose_equal_sizes_are_computed_in_two_ways() -> None:
+    """TVM does not prove that the sizes are equal; the type of the product says so."""
+    n = tvm.tirx.Var("n", "int64")
+    sizes = [tvm.tirx.max((size + 63) // 64, 1) for size in (tvm.tirx.max(n, 0), n)]
+    x, y = (
+        relax.Var(name, relax.TensorType([size, 3, 3], "float32"))
+        for name, size in zip("xy", sizes)
+    )
+    bb = relax.BlockBuilder()
+    of_n = relax.Var("of_n", relax.TensorType([n], "float32"))
+    with bb.function("main", [of_n, x, y], private=False):
+        with bb.dataflow():
+            product = relax.op.matmul(x, y)
+            kind = relax.TensorType([sizes[0], 3, 3], "float32")
+            call = ir.Call(product.op, product.args, product.attrs, [], ret_ty=kind)
+            variable = relax.Var("product", kind)
+            bb.emit_normalized(relax.VarBinding(variable, call))
+            result = bb.emit_output(relax.op.negative(variable))
+        bb.emit_func_output(result)
+    machine = virtual_machine(compile_quickly(bb.get(), relax_pipeline="looplift"))
+    for count in (0, 1, 100):
+        stacks = np.random.default_rng(count).standard_normal((2, max(-(-count // 64), 1), 3, 3))
+        left, right = stacks.astype(np.float32)
+        given = (np.zeros(count, np.float32), left, right)
+        got = machine["main"](*map(tvm.runtime.tensor, given)).numpy()
+        np.testing.assert_allclose(got, -(left @ right), rtol=0, atol=1e-5)
