@@ -14,6 +14,7 @@ from ..assertions import Assertions
 from ..fact import Fact
 from ..facts import Facts, Inference
 from . import (  # noqa: F401  (each registers its shape functions)
+    contrib,
     control,
     creation,
     elementwise,
@@ -31,7 +32,8 @@ from .registry import SHAPE_FUNCTIONS, NodeContext
 
 def infer(node: Node, facts: Facts) -> Sequence[Fact]:
     """The facts of a node's outputs. Raises AlwaysFails when the node cannot succeed."""
-    function = SHAPE_FUNCTIONS.get(node.op) if node.domain in ("", "ai.onnx", None) else None
+    is_standard = node.domain in ("", "ai.onnx", None)
+    function = SHAPE_FUNCTIONS.get(node.op if is_standard else f"{node.domain}::{node.op}")
     ctx = NodeContext(node, facts)
     return function(ctx) if function is not None else infer_by_schema(ctx)
 

@@ -142,7 +142,7 @@ SHAPE_FUNCTIONS: dict[str, ShapeFunction] = {}
 
 
 def register(*ops: str) -> Callable[[ShapeFunction], ShapeFunction]:
-    """Registers a shape function for operators of the standard domain."""
+    """Registers a shape function for operators, those of another domain as `domain::operator`."""
 
     def add(function: ShapeFunction) -> ShapeFunction:
         for op in ops:

@@ -1,0 +1,56 @@
+"""Facts of operators of com.microsoft hold on onnxruntime."""
+
+from __future__ import annotations
+
+from ...fact_cases import Case, cases
+
+
+def _zeros(count: int) -> str:
+    return ", ".join("0" for _ in range(count))
+
+
+OPERATORS = {
+    "BiasGelu": Case(
+        "g (float[N,3,4] x) => (y) <float[4] b = {1, 0, 2, -1}> { y = com.microsoft.BiasGelu(x, b) }",
+        {"y": "(N, 3, 4)"},
+    ),
+    "FastGelu": Case("g (float[N,M] x) => (y) { y = com.microsoft.FastGelu(x) }", {"y": "(N, M)"}),
+    "Gelu": Case("g (float[N,M] x) => (y) { y = com.microsoft.Gelu(x) }", {"y": "(N, M)"}),
+    "QuickGelu": Case("g (float[N,M] x) => (y) { y = com.microsoft.QuickGelu(x) }", {"y": "(N, M)"}),
+    "QLinearLeakyRelu": Case(
+        """g (uint8[N,3] x) => (y) <float s = {0.5}, uint8 z = {3}> {
+        y = com.microsoft.QLinearLeakyRelu(x, s, z, s, z) }""",
+        {"y": "(N, 3)"},
+    ),
+    "QLinearSigmoid": Case(
+        """g (uint8[N,3] x) => (y) <float s = {0.5}, uint8 z = {3}> {
+        y = com.microsoft.QLinearSigmoid(x, s, z, s, z) }""",
+        {"y": "(N, 3)"},
+    ),
+    "RotaryEmbedding": Case(
+        """g (float[N,1,8] x) => (y) <int64[1] p = {0}, float[2,2] c = {1, 2, 3, 4}> {
+        y = com.microsoft.RotaryEmbedding<num_heads = 2>(x, p, c, c) }""",
+        {"y": "(N, 1, 8)"},
+        sizes=(1, 2),
+    ),
+    "SkipLayerNormalization": Case(
+        """g (float[N,3,4] x) => (y, s) <float[4] g = {1, 2, 3, 4}> {
+        y, , , s = com.microsoft.SkipLayerNormalization(x, x, g) }""",
+        {"y": "(N, 3, 4)"},
+    ),
+    "SkipSimplifiedLayerNormalization": Case(
+        """g (float[N,3,4] x) => (y) <float[4] g = {1, 2, 3, 4}> {
+        y = com.microsoft.SkipSimplifiedLayerNormalization(x, x, g) }""",
+        {"y": "(N, 3, 4)"},
+    ),
+    "MatMulNBits": Case(
+        f"""g (float[N,M,32] x) => (y) <uint8[5,1,16] w = {{{_zeros(80)}}}, float[5] s = {{{_zeros(5)}}}> {{
+        y = com.microsoft.MatMulNBits<K = 32, N = 5, bits = 4, block_size = 32>(x, w, s) }}""",
+        {"y": "(N, M, 5)"},
+    ),
+}  # fmt: skip
+
+
+@cases(OPERATORS)
+def test_operator(case: Case) -> None:
+    case.check()
