@@ -19,7 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, tirx
 
-from .map_kernels import map_kernels
+from .map_kernels import map_bodies, map_kernels
 
 Expr = Any
 """A tirx expression."""
@@ -129,6 +129,23 @@ def is_fast(call: Any) -> bool:
     """Whether a call is one of those that are written in arithmetic."""
     known = getattr(call.op, "name", "") in _FUNCTIONS
     return known and str(call.ty.dtype.with_lanes(1)) == "float32"
+
+
+def compute_in_float32(module: tvm.IRModule) -> tvm.IRModule:
+    """The module whose kernels compute the functions of this module in float32 for narrower floats.
+
+    Processors have few or no instructions for those, and TVM calls a function for each element.
+    """
+
+    def widened(call: Any) -> Any:
+        dtype = str(call.ty.dtype) if isinstance(call.ty, ir.PrimType) else ""
+        if dtype not in ("float16", "bfloat16") or getattr(call.op, "name", "") not in _FUNCTIONS:
+            return call
+        (argument,) = call.args
+        wide = ir.Call(call.op, [argument.astype("float32")], call.attrs, ret_ty="float32")
+        return wide.astype(dtype)
+
+    return map_bodies(module, (ir.Call, widened))
 
 
 def _power(call: Any) -> Expr:

@@ -22,6 +22,7 @@ from ...processor import is_for_llvm
 from ...values import Constant
 from ..injective.ordered_copies import KEEPS_ORDER
 from ..kernels.affine import static_size
+from ..kernels.math_functions import compute_in_float32
 from ..relax.size_names import BROADCAST, OPAQUE
 from .extremes import legalize_extreme
 from .roi_align import legalize_roi_align
@@ -48,7 +49,8 @@ def legalize_operators() -> Any:
         functions = {
             name: partial(kernels.legalize, legalize) for name, legalize in _legalizations().items()
         }
-        return relax.transform.LegalizeOps(functions)(module)
+        legalized = relax.transform.LegalizeOps(functions)(module)
+        return compute_in_float32(legalized) if is_for_llvm() else legalized
 
     return tvm.transform.module_pass(run, opt_level=0, name="looplift.legalize_operators")
 
