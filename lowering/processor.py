@@ -63,3 +63,16 @@ def _vector_bytes(target: Any) -> int:
         return MOST_VECTOR_BYTES
     known = (size for feature, size in _SIZES if llvm_cpu_has_features(feature, target))
     return next(known, _LEAST_VECTOR_BYTES)
+
+
+def has_features(*features: str) -> bool:
+    """Whether the target in scope names an x86 processor, and that has some features."""
+    target = tvm.target.Target.current(allow_none=True)
+    return target is not None and _has_features(target, features)
+
+
+@lru_cache(maxsize=32)
+def _has_features(target: Any, features: tuple[str, ...]) -> bool:
+    if architecture(target) not in ("x86_64", "i686") or not target.attrs.get("mcpu"):
+        return False
+    return all(llvm_cpu_has_features(feature, target) for feature in features)

@@ -15,14 +15,20 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from ..scheduling.relax.size_names import OPAQUE
 from ..values import Constant, Value, as_int, is_tensor
 from .accumulation import widen_bfloat16
 from .broadcasting import ONE, ZERO, known_dims
 from .registry import ConverterContext, converts
-from .sizes import may_be_zero, require_zero
+from .sizes import may_be_zero, name_sizes, require_zero
 
-_LONGEST = 1 << 20
-"""The longest axis whose positions are computed as float32: a constant holds all of them."""
+_LONGEST_CONSTANT = 1 << 20
+"""The longest axis whose positions are a constant of the module."""
+_FIRST = 0x00800000
+"""The bits of the least positive float32 that is not denormal."""
+_LARGEST = float(np.finfo(np.float32).max)
+_MOST_POSITIONS = 0x7F7FFFFF - _FIRST
+"""How many numbers of float32 there are from that on, less than the largest."""
 
 
 def lowest(dtype: str) -> float:
@@ -81,9 +87,8 @@ def position_of_extreme(ctx: ConverterContext, dims: Sequence[Any], axis: int) -
     """The result of ArgMax or ArgMin; any numbers if there is no element along the axis."""
     data, keepdims = ctx.inputs[0], bool(ctx.attr("keepdims", 1))
     greatest, takes_last = ctx.op_type == "ArgMax", bool(ctx.attr("select_last_index", 0))
-    size = as_int(dims[axis])
-    if str(data.ty.dtype) == "float32" and size is not None and 0 < size <= _LONGEST:
-        return _position_of_floats(ctx, axis, size, greatest, takes_last, keepdims)
+    if str(data.ty.dtype) == "float32" and as_int(dims[axis]) != 0:
+        return _position_of_floats(ctx, axis, dims[axis], greatest, takes_last, keepdims)
     better = better_position(greatest, takes_last)
 
     def compute(data: Any) -> Any:
@@ -102,15 +107,16 @@ def position_of_extreme(ctx: ConverterContext, dims: Sequence[Any], axis: int) -
 
 
 def _position_of_floats(
-    ctx: ConverterContext, axis: int, size: int, greatest: bool, takes_last: bool, keepdims: bool
+    ctx: ConverterContext, axis: int, size: Any, greatest: bool, takes_last: bool, keepdims: bool
 ) -> Value:
     """The position of float32 data in two reductions of float32, which TVM computes in vectors.
 
     As in onnxruntime, NaN counts in the first place only.
     """
     data = _in_own_type(ctx.bb, ctx.inputs[0])
-    positions = relax.const(np.arange(size, dtype=np.float32))
-    of_values, of_positions = _reducer(greatest), _reducer(takes_last)
+    positions = _positions(ctx, size)
+    of_values = _reducer(greatest, math.inf)
+    of_positions = _reducer(takes_last, _LARGEST)  # No position is NaN, as this start says.
     worst = tirx.const(-math.inf if greatest else math.inf, "float32")
 
     def is_number(value: Any) -> Any:
@@ -118,7 +124,7 @@ def _position_of_floats(
         return value >= worst if greatest else value <= worst
 
     def compute(data: Any, positions: Any) -> Any:
-        along = {axis: te.reduce_axis((0, size))}
+        along = {axis: te.reduce_axis((0, data.shape[axis]))}
 
         def extreme(*at: Any) -> Any:
             value = data(*source_indices(along, at, True))
@@ -131,7 +137,7 @@ def _position_of_floats(
             source = source_indices(along, at, keepdims)
             there = [ZERO if k == axis else index for k, index in enumerate(source)]
             is_extreme = data(*source) == found(*there)
-            none = tirx.const(-math.inf if takes_last else math.inf, "float32")
+            none = tirx.const(-_LARGEST if takes_last else _LARGEST, "float32")
             value = tirx.Select(is_extreme, positions(along[axis].var), none)
             return of_positions(value, axis=list(along.values()))
 
@@ -141,7 +147,8 @@ def _position_of_floats(
         def element(*at: Any) -> Any:
             source = source_indices({axis: ZERO}, at, keepdims)
             first = data(*(ZERO if k == axis else index for k, index in enumerate(source)))
-            return tirx.Select(is_number(first), tirx.Cast("int64", place(*at)), ZERO)
+            number = tirx.reinterpret("int32", place(*at)) - tirx.const(_FIRST, "int32")
+            return tirx.Select(is_number(first), tirx.Cast("int64", number), ZERO)
 
         return te.compute(place.shape, element, name="position")
 
@@ -149,9 +156,33 @@ def _position_of_floats(
     return ctx.call_te(position, found, data, name="position")
 
 
-def _reducer(greatest: bool) -> Any:
-    """The reduction of floating point numbers to the greatest or the least."""
-    choose, worst = (tirx.max, -math.inf) if greatest else (tirx.min, math.inf)
+def _positions(ctx: ConverterContext, size: Any) -> Value:
+    """Numbers of float32 in the order of the positions along an axis, which are in their bits.
+
+    As numbers, positions above 2^24 would not be exact. A run with a longer axis than there are
+    numbers fails.
+    """
+    known = as_int(size)
+    if known is not None and known <= _LONGEST_CONSTANT:
+        return relax.const(np.arange(_FIRST, _FIRST + known, dtype=np.int32).view(np.float32))
+    if known is None:
+        require_zero(ctx.bb, tirx.max(size - _MOST_POSITIONS, 0))
+
+    def compute(size: Any) -> Any:
+        def number(place: Any) -> Any:
+            bits = tirx.Cast("int32", place) + tirx.const(_FIRST, "int32")
+            return tirx.reinterpret("float32", bits)
+
+        return te.compute((size,), number, name="positions")
+
+    own_kernel = {"op_pattern": OPAQUE}
+    sizes = name_sizes(ctx.bb, [size])
+    return ctx.call_te(compute, *sizes, name="positions", attributes=own_kernel)
+
+
+def _reducer(greatest: bool, largest: float) -> Any:
+    """The reduction of floating point numbers up to `largest` to the greatest or the least."""
+    choose, worst = (tirx.max, -largest) if greatest else (tirx.min, largest)
     return te.comm_reducer(
         lambda a, b: choose(a, b), lambda dtype: tirx.const(worst, dtype), name="extreme"
     )

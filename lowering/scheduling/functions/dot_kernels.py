@@ -12,13 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
-from tvm.target.codegen import llvm_cpu_has_features
 from tvm.tirx.script import builder as ib
 
-from ...processor import architecture, vector_bytes
+from ...processor import has_features, vector_bytes
 from .micro_kernels import Tile, call_function
 from .shared_functions import ANY_SHAPE, function_frame, noinline
 from .winograd_transforms import span
@@ -86,18 +84,14 @@ _PAIRS = {
 
 def native_dot(*, a_is_signed: bool) -> Dot:
     """The instruction for the processor of the target in scope, for its largest vectors."""
-    target = tvm.target.Target.current(allow_none=True)
     lanes = vector_bytes() // 4
-    is_named = target is not None and target.attrs.get("mcpu")
-    if not is_named or architecture(target) not in ("x86_64", "i686"):
+    if not has_features():
         return Dot(lanes, 1, "", a_is_signed)
-
-    def has(*features: str) -> bool:
-        return all(llvm_cpu_has_features(feature, target) for feature in features)
-
-    if (lanes == 16 and has("avx512vnni")) or (lanes == 8 and has("avxvnni")):
+    vnni = {16: "avx512vnni", 8: "avxvnni"}.get(lanes)
+    if vnni is not None and has_features(vnni):
         return Dot(lanes, _BYTES_OF_WORD, f"llvm.x86.avx512.vpdpbusd.{lanes * 32}", a_is_signed)
-    if (lanes == 16 and not has("avx512bw")) or (lanes == 8 and not has("avx2")):
+    pairs = {16: "avx512bw", 8: "avx2"}.get(lanes)
+    if pairs is not None and not has_features(pairs):
         lanes = 4
     return Dot(lanes, 2, _PAIRS[lanes], a_is_signed)
 

@@ -183,12 +183,9 @@ def _with_equal_stacks(operands: list[Any]) -> list[Any]:
     stacked: sizes that are equal may be computed in two ways, and TVM forgets what it has proven.
     """
     left, right = operands
-    shapes = [getattr(operand.ty, "shape", None) for operand in operands]
-    if not all(isinstance(shape, relax.ShapeExpr) for shape in shapes) or isinstance(
-        right, Constant
-    ):
+    if isinstance(left, Constant) or isinstance(right, Constant):
         return operands
-    sizes, others = (list(shape.values) for shape in shapes)
+    sizes, others = (list(operand.ty.shape.values) for operand in operands)
     for axis in range(3, min(len(sizes), len(others)) + 1):
         if not any(static_size(size) == 1 for size in (sizes[-axis], others[-axis])):
             others[-axis] = sizes[-axis]

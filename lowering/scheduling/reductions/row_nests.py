@@ -244,9 +244,20 @@ def rows_of(nest: Nest) -> Rows | None:
         along.insert(0, outer.pop())
     # TVM starts the maximum of a softmax from a finite number, and `legalize_extreme` other maxima
     # from an infinity. A softmax is NaN in any case, so the faster maximum will do.
-    keeps_nan = kind is tirx.Add or math.isinf(init.value.value)
+    keeps_nan = kind is tirx.Add or (math.isinf(init.value.value) and not _is_number(term))
     combination = Combination(kind, keeps_nan)
     return Rows(nest, combination, term, init.value, outer, along, known, target)
+
+
+def _is_number(term: Any) -> bool:
+    """Whether a term is a choice between a value that is compared, and so no NaN, and a number."""
+    if not isinstance(term, tirx.Select) or not isinstance(term.false_value, tirx.FloatImm):
+        return False
+    comparison = term.condition
+    return isinstance(comparison, (tirx.GE, tirx.LE)) and any(
+        tvm_ffi.structural_equal(compared, term.true_value, map_free_vars=False)
+        for compared in (comparison.a, comparison.b)
+    )
 
 
 def _follow(outer: Any, inner: Any, nest: Nest, positions: Iterable[Affine]) -> bool:

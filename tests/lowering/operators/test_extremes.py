@@ -95,3 +95,10 @@ def test_positions_along_an_empty_axis(imported: Load, dtype: str, columns: str)
     model.check(np.zeros((0, 0), kind))
     with pytest.raises(RuntimeError, match="match_cast error"):
         model.run(np.zeros((3, 0), kind))
+
+
+def test_positions_that_float32_cannot_tell_apart(imported: Load) -> None:
+    model = imported("g (float[n] x) => (int64[1] a, int64[1] b) { a = ArgMax (x) b = ArgMin (x) }")
+    x = np.zeros((1 << 24) + 4, np.float32)
+    x[-1], x[-3] = 1, -1
+    model.check(x)

@@ -75,3 +75,12 @@ def test_neon_code_has_vectors_and_fused_multiply_add() -> None:
     compiled = looplift.compile(looplift.from_onnx(model), target)
     assembly = compiled.mod.imports[0].inspect_source("asm")
     assert "fmla\tv" in assembly
+
+
+@pytest.mark.parametrize("processor", ["skylake-avx512", "haswell"])
+def test_exp_is_scaled_by_an_instruction_where_there_is_one(processor: str) -> None:
+    model = with_weights("model (float[n] x) => (y) { y = Exp (x) }", {})
+    compiled = looplift.compile(looplift.from_onnx(model), {"kind": "llvm", "mcpu": processor})
+    assembly = compiled.mod.imports[0].inspect_source("asm")
+    assert ("vscalefps\t%zmm" in assembly) == (processor == "skylake-avx512")
+    assert "expf" not in assembly
