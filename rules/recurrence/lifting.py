@@ -23,6 +23,7 @@ from onnx import helper
 from ...rewrite import symbolic
 from ...rewrite.engine.miss import Miss
 from ...rewrite.facts.facts import Facts
+from ...rewrite.facts.splat import is_zero
 from ...rewrite.graph.ir import Node, Tensor, optional
 from ...rewrite.symbolic import Dim
 from . import affine_forms, weights
@@ -492,6 +493,10 @@ class Lifter:
         array = self.facts.constant(tensor)
         if array is not None and array.dtype.kind in "fb":
             return constant_value(array)
+        shape, dtype = self.facts.shape(tensor), self.facts.dtype(tensor)
+        if shape is not None and dtype in RNN_FLOATS and is_zero(self.facts, tensor):
+            zero = constant_value(np.zeros(1, numpy_type(self.facts, tensor)))
+            return zero.broadcast_to(axes_of(self.shape(tensor)))
         return self._lift_outer(tensor)
 
     def _unlifted(self, tensor: Tensor, node: Node, reason: Miss) -> LiftedValue | Miss:

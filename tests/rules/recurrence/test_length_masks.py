@@ -117,6 +117,25 @@ def test_states_and_rows(mask: str, state: str, row: str) -> None:
     _assert_fused(_rnn(mask, state, row))
 
 
+SIZES = "ls = Shape(l) three = Constant<value_ints=[3]>() hs = Concat<axis=0>(ls, three)"
+ZEROS = {
+    "made of a shape": f"{SIZES} z0 = ConstantOfShape(hs)",
+    "expanded": f"{SIZES} f0 = Constant<value_float=0.0>() z0 = Expand(f0, hs)",
+    "of one row": "z0 = Constant<value = float[1,3] {0, 0, 0}>()",
+}
+
+
+@pytest.mark.parametrize("outside", ZEROS.values(), ids=ZEROS.keys())
+def test_rows_of_zeros_that_are_made_before_the_loop(outside: str) -> None:
+    _assert_fused(_rnn(WITHIN, row="r = Where(m, h1, z0)", outside=outside))
+
+
+def test_rows_of_other_numbers_stay() -> None:
+    ones = f"{SIZES} z0 = ConstantOfShape<value = float[1] {{1}}>(hs)"
+    counts = _fused(_rnn(WITHIN, row="r = Where(m, h1, z0)", outside=ones))
+    assert counts.get("RNN", 0) == 0
+
+
 OUTSIDE = {
     "compared": ("i = Range(nul, n, uno) i1 = Unsqueeze(i, one) s = Less(i1, l)",
                  "c = Gather<axis=0>(s, t) m = Unsqueeze(c, one)"),
