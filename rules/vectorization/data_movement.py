@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from ...rewrite import symbolic
 from ...rewrite.engine.builder import Builder
@@ -250,11 +250,12 @@ def split(op: BatchedNode) -> Plan:
 
 @batching_rule("Gather")
 def gather(op: BatchedNode) -> Plan:
-    """Batched data or batched indices, not both."""
+    """Batched data, batched indices, or both, as GatherND with batches takes them."""
     rank = op.rank(0)
     axis = op.need_axis(op.attribute("axis", 0), rank)
+    if all(op.batched):
+        return _gather_from_slices(op, axis, rank, op.rank(1))
     if op.batched[0]:
-        op.need_only_first_batched()
         op.need_speculatable(
             _are_indices_in_range(op, op.shape(0)[axis]), "an index may be out of range"
         )
@@ -266,6 +267,31 @@ def gather(op: BatchedNode) -> Plan:
         return [emit.move_axis(elements, axis, 0, rank + index_rank)]
 
     return Plan(build)
+
+
+def _gather_from_slices(op: BatchedNode, axis: int, rank: int, index_rank: int) -> Plan:
+    """Elements of each slice at positions of its own, along an axis of `rank` axes."""
+    op.need(op.facts.opset >= _GATHER_ND_WITH_BATCHES, "GatherND has batches since opset 12")
+
+    def build(emit: Builder, operands: Sequence[Tensor]) -> list[Tensor]:
+        data, positions = operands
+        if axis:
+            data = emit.move_axis(data, axis + 1, 1, rank + 1)
+        if op.facts.dtype(op.operand(1)) != TensorProto.INT64:
+            positions = emit("Cast", positions, to=TensorProto.INT64)
+        positions = emit.unsqueeze(positions, [index_rank + 1])
+        elements = emit("GatherND", data, positions, batch_dims=1)
+        if axis and index_rank:
+            # The axes of the positions come after those before the axis.
+            kept = range(index_rank + 1, index_rank + rank)
+            own = range(1, index_rank + 1)
+            elements = emit.transpose(elements, [0, *kept[:axis], *own, *kept[axis:]])
+        return [elements]
+
+    return Plan(build)
+
+
+_GATHER_ND_WITH_BATCHES = 12
 
 
 def _are_indices_in_range(op: BatchedNode, size: Dim) -> bool:

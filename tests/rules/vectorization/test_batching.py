@@ -81,6 +81,9 @@ LAYOUT = {
     "gather": "r = Gather<axis=-1>(x, pick)",
     "gather at batched indices": "k = Cast<to=7>(last) m = Clip(k, zero, one) r = Gather(w23, m)",
     "gather another axis at batched indices": "k = Cast<to=7>(last) m = Clip(k, zero, one) r = Gather<axis=1>(w23, m)",
+    "gather at positions of its own": "k = Cast<to=7>(last) m = Clip(k, lowest_one, one) r = Gather(x, m)",
+    "gather another axis at positions of its own": "k = Cast<to=6>(x) m = Clip(k, zero32, one32) r = Gather<axis=1>(x, m)",
+    "gather one of its own": "k = ReduceMax<keepdims=0>(last) j = Cast<to=7>(k) m = Clip(j, zero, one) r = Gather<axis=-1>(x, m)",
     "gather elements": "k = Cast<to=7>(x) m = Clip(k, zero, one) r = GatherElements(x, m)",
     "expand": "r = Expand(x, shape324)",
     "expand to a lower rank": "r = Expand(x, one1)",
@@ -128,7 +131,7 @@ CONSTANTS = f"""float scalar = {{0.5}}, float[4] v4 = {{{_numbers(4)}}}, float[2
     float[2,5,4] w254 = {{{_numbers(40)}}}, float[3,1,3] w313 = {{{_numbers(9)}}},
     int64[0] none = {{}}, int64[1] first = {{0}}, int64[1] second = {{1}}, int64[1] minus1 = {{-1}}, int64[1] one1 = {{1}},
     int32[1] first32 = {{0}}, int32[1] second32 = {{1}},
-    int64[1] lowest = {{-100}}, int64 zero = {{0}}, int64 one = {{1}}, int64 three = {{3}}, int64[2] pick = {{2, 0}},
+    int64[1] lowest = {{-100}}, int64 zero = {{0}}, int64 one = {{1}}, int64 three = {{3}}, int64 lowest_one = {{-1}}, int32 zero32 = {{0}}, int32 one32 = {{1}}, int64[2] pick = {{2, 0}},
     int64[2] shape81 = {{8, 1}}, int64[3] shape0 = {{0, 2, 2}}, int64[2] rest = {{-1, 2}}, int64[2] sizes = {{1, 3}},
     int64[3] shape324 = {{3, 2, 4}}, int64[2] twice = {{2, 1}}, int64[4] pads = {{1, 0, 0, 2}}, float[2] offon = {{0, 1}}"""
 
