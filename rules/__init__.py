@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..rewrite.engine.rule import Phase
 from .branches.branch_outputs import EliminateDeadBranchOutputs, ForwardEqualBranchOutputs
 from .branches.common_code import HoistCommonBranchCode
+from .branches.copying_branch import InlineBranchThatCopiesOtherwise
 from .branches.decided_if import InlineDecidedIf, InlineOnlyPossibleBranch
 from .branches.demanded_branch import InlineDemandedBranch
 from .branches.empty_guard import InlineBranchRightForEmpty
@@ -164,6 +165,7 @@ PHASES: tuple[Phase, ...] = (
             CollapseNestedIf,
             InlineOnlyPossibleBranch,
             InlineBranchRightForEmpty,
+            InlineBranchThatCopiesOtherwise,
             AbsorbNegatedCondition,
             EliminateDeadBranchOutputs,
             HoistCommonBranchCode,

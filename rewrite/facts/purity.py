@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from onnx import TensorProto
 
 from .. import symbolic
@@ -102,8 +103,8 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
     Holds for Shape and Size, for a Concat of vectors of fixed lengths, as shapes are, for Unsqueeze
     at known axes, for Squeeze of axes of size 1, for Transpose, for DequantizeLinear with scales
     that fit, for a Range up to the size of an axis, for Gather at positions known to be on the
-    axis, and for element-wise operators whose operands are known to be broadcastable, except a Cast
-    from or to strings.
+    axis, for divisions by known integers, and for element-wise operators whose operands are known
+    to be broadcastable, except a Cast from or to strings.
     """
     if node.domain:
         return False
@@ -126,12 +127,22 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
         return _is_on_axis(node, facts, symbolic.nonnegative)
     known = [facts.of(t) for t in node.inputs if t.name]
     total_division = node.op == "Div" and known[0].dtype in FLOAT_OR_DOUBLE
+    total_division |= node.op in ("Div", "Mod") and _divides_by_known_integers(node, facts)
     if node.op not in TOTAL_ELEMENTWISE and not total_division:
         return False
     if node.op == "Cast" and TensorProto.STRING in (known[0].dtype, int(node.attrs["to"])):
         return False
     shapes = [f.shape for f in known if f.shape is not None and f.dtype]
     return len(shapes) == len(known) and symbolic.broadcastable(shapes)
+
+
+def _divides_by_known_integers(node: Node, facts: Facts) -> bool:
+    """Whether the divisors are known to be neither 0 nor -1, by which the least integer has no
+    quotient.
+    """
+    divisors = facts.constant(node.inputs[1])
+    known = divisors is not None and divisors.dtype.kind in "iu"
+    return known and not np.any((divisors == 0) | (divisors == -1))
 
 
 def _removes_sizes_of_one(node: Node, facts: Facts) -> bool:

@@ -20,6 +20,7 @@ from .expressions import (
     file_name,
     fresh,
     of,
+    single_atom,
     single_symbol,
     size,
     symbol,
@@ -33,6 +34,6 @@ __all__ = [
     "VARYING", "Atom", "Bounds", "Dim", "Expr", "Monomial", "Symbol", "Term",
     "add", "bounds", "broadcastable", "ceildiv", "eq", "equal_shapes", "file_name", "floordiv",
     "fresh", "is_size", "largest_factor", "le", "lt", "maximum", "minimum", "mod", "mul", "neg",
-    "nonnegative", "nonzero", "of", "positive", "product", "single_symbol", "size", "sub",
-    "substitute", "symbol", "symbols",
+    "nonnegative", "nonzero", "of", "positive", "product", "single_atom", "single_symbol", "size",
+    "sub", "substitute", "symbol", "symbols",
 ]  # fmt: skip

@@ -178,13 +178,18 @@ def _atom_bounds(atom: Atom) -> Bounds:
     return intervals.TERMS[atom.op](bounds(atom.left), bounds(atom.right))
 
 
-def single_symbol(dim: Dim) -> Symbol | None:
-    """The symbol that the dim consists of; None for other dims."""
+def single_atom(dim: Dim) -> Atom | None:
+    """The symbol or term that the dim consists of; None for other dims."""
     if not isinstance(dim, Expr) or dim.constant or len(dim.terms) != 1:
         return None
     ((monomial, factor),) = dim.terms
-    atom = monomial[0]
-    return atom if factor == 1 and len(monomial) == 1 and isinstance(atom, Symbol) else None
+    return monomial[0] if factor == 1 and len(monomial) == 1 else None
+
+
+def single_symbol(dim: Dim) -> Symbol | None:
+    """The symbol that the dim consists of; None for other dims."""
+    atom = single_atom(dim)
+    return atom if isinstance(atom, Symbol) else None
 
 
 def file_name(dim: Dim) -> str | None:

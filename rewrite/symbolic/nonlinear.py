@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from .decisions import le, nonzero, positive
-from .expressions import Atom, Dim, Expr, Monomial, Symbol, Term, bounds, of
+from .expressions import Atom, Dim, Expr, Monomial, Symbol, Term, bounds, of, symbols
 from .polynomials import add, make, mul, neg, parts
 
 
@@ -119,23 +119,28 @@ def _extremum(op: str, a: Dim, b: Dim) -> Dim:
     return of(Term(op, left, right))
 
 
-def substitute(dim: Dim, values: Mapping[Symbol, Dim]) -> Dim:
-    """The dim with symbols replaced by other dims."""
-    if not isinstance(dim, Expr) or not (dim.symbols() & values.keys()):
+def substitute(dim: Dim, values: Mapping[Symbol, Dim] | Mapping[Atom, Dim]) -> Dim:
+    """The dim with symbols or terms replaced by other dims."""
+    given: dict[Atom, Dim] = dict(values.items())
+    return _substitute(dim, given, {name for atom in given for name in symbols(of(atom))})
+
+
+def _substitute(dim: Dim, values: Mapping[Atom, Dim], names: set[Symbol]) -> Dim:
+    if not isinstance(dim, Expr) or not (dim.symbols() & names):
         return dim
     result: Dim = dim.constant
     for monomial, factor in dim.terms:
         part: Dim = factor
         for atom in monomial:
-            part = mul(part, _substitute_atom(atom, values))
+            part = mul(part, _substitute_atom(atom, values, names))
         result = add(result, part)
     return result
 
 
-def _substitute_atom(atom: Atom, values: Mapping[Symbol, Dim]) -> Dim:
-    if isinstance(atom, Symbol):
+def _substitute_atom(atom: Atom, values: Mapping[Atom, Dim], names: set[Symbol]) -> Dim:
+    if atom in values or isinstance(atom, Symbol):
         return values.get(atom, of(atom))
-    left, right = substitute(atom.left, values), substitute(atom.right, values)
+    left, right = (_substitute(dim, values, names) for dim in (atom.left, atom.right))
     return _BUILD[atom.op](left, right)
 
 

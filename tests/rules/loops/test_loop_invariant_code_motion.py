@@ -206,6 +206,28 @@ def test_changes_of_layout_cannot_fail(work: str, hoisted: bool) -> None:
     assert_equivalent(model, result, Feeds(sizes=(0, 1, 2), values={"axes": axes, "m": [0, 1, 3]}))
 
 
+@pytest.mark.parametrize(
+    ("division", "hoisted"),
+    [
+        ("Div(x, three)", True),
+        ("Mod(x, three)", True),
+        ("Div(x, zero)", False),
+        ("Div(x, minus)", False),
+        ("Mod(x, k)", False),
+    ],
+)
+def test_a_division_by_a_known_integer_cannot_fail(division: str, hoisted: bool) -> None:
+    model = parse(f"""g (int64[3] x, int64[1] k, int64 m) => (int64[3] y)
+        <int64 three = {{3}}, int64 zero = {{0}}, int64 minus = {{-1}}> {{
+        y = Loop (m, , x) <body = b (int64 i, bool ci, int64[3] s) => (bool co, int64[3] so) {{
+            co = Identity(ci) d = {division} so = Add(s, d) }}> }}""")
+    result, trace, _ = run_rules(model, [HoistLoopInvariantCode])
+    assert trace.defects() == []
+    assert (division[:3] in _operators(result)) == hoisted
+    if hoisted:
+        assert_equivalent(model, result, Feeds(values={"m": [0, 1, 3], "k": [[2], [-5]]}))
+
+
 def _dequantised(read: str, work: str) -> onnx.ModelProto:
     return parse(f"""g (float[2] x, float[2] scales, int64 m) => (float[2] y) <int64[1] at0 = {{0}},
         int8[2,2] w = {{1, -2, 3, 4}}, float scale = {{0.5}}, float[2] two = {{0.5, 2}}, int8 zero = {{1}}> {{
