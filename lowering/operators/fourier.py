@@ -1,8 +1,10 @@
-"""DFT and STFT as one matrix product with the cosines and sines of all frequencies.
+"""DFT and STFT as matrix products with the cosines and sines of all frequencies.
 
-That takes time quadratic in the transform length, which is little for audio frames next to the
-network that reads them. A complex number is two neighbouring elements of the last axis, so real and
-complex data differ only in the matrix.
+One product takes time quadratic in the transform length, which is little for audio frames next to
+the network that reads them. A length that is long, or known only when the module runs, is divided
+into two factors, and a product taken for each (Cooley and Tukey, An algorithm for the machine
+calculation of complex Fourier series, 1965). A complex number is two neighbouring elements of the
+last axis, so real and complex data differ only in the matrix.
 """
 
 from __future__ import annotations
@@ -12,18 +14,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..scheduling.relax.size_names import OPAQUE
 from ..values import Value, as_int
 from .axes import axis_position, middle_axis_view
-from .broadcasting import dims_of
+from .broadcasting import ONE, dims_of
 from .registry import ConverterContext, converts
 from .sizes import name_sizes, size_of
 
 _AXIS_IS_INPUT = 20
 """The opset since which the axis of a DFT is an input instead of an attribute."""
 _COMPUTED_IN = "float64"
+_LONGEST_IN_ONE_STEP = 512
+"""The longest transform of known length whose matrix is multiplied as a whole."""
+_POWERS_OF_TWO = (32, 16, 8, 4, 2)
+"""The factors that are tried, in this order, for a length known only when the module runs."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +128,101 @@ def _apply(ctx: ConverterContext, data: Value, axis: int, transform: _Transform)
     last = data.ty.ndim - 2
     data = _move_axis(bb, data, axis, last)
     *outer, size, _ = dims_of(data, "data")
+    factors = _factors(bb, transform, size)
+    if factors is not None:
+        return _move_axis(bb, _apply_in_two_steps(ctx, data, transform, factors), last, axis)
     rows = bb.normalize(relax.op.reshape(data, relax.ShapeExpr([*outer, size * parts])))
     result_parts = 1 if transform.is_of_half else 2
     matrix = _matrix(ctx, transform, size, (parts, result_parts), str(data.ty.dtype))
     product = bb.normalize(relax.op.matmul(rows, matrix))
     shape = relax.ShapeExpr([*outer, transform.results, result_parts])
     return _move_axis(bb, bb.normalize(relax.op.reshape(product, shape)), last, axis)
+
+
+def _factors(bb: Any, transform: _Transform, size: Any) -> list[Any] | None:
+    """Two factors of the length of a transform; None where it is better taken in one step."""
+    length = transform.length
+    if transform.is_of_half or not sym.Analyzer().can_prove_equal(length, size):
+        return None
+    known = as_int(length)
+    if known is None:
+        first: Any = ONE
+        for power in reversed(_POWERS_OF_TWO):
+            first = tirx.Select(
+                tirx.floormod(length, power) == 0, tirx.IntImm("int64", power), first
+            )
+        return name_sizes(bb, [first, tirx.floordiv(length, first)])
+    if known <= _LONGEST_IN_ONE_STEP:
+        return None
+    small = next(n for n in range(math.isqrt(known), 0, -1) if known % n == 0)
+    return None if small == 1 else [tirx.IntImm("int64", n) for n in (small, known // small)]
+
+
+def _apply_in_two_steps(
+    ctx: ConverterContext, data: Value, transform: _Transform, factors: Sequence[Any]
+) -> Value:
+    """Data [..., a · b, 1 or 2] transformed along that axis, for the factors a and b of its length.
+
+    The element at b · i + j has the weight w_a^ik · w_ab^jk · w_b^jl in the result at k + a · l,
+    where w_n is the first root of one of order n: sums over i, then over j.
+    """
+    bb, (first, second) = ctx.bb, factors
+    *outer, _, parts = dims_of(data, "data")
+    dtype, rank = str(data.ty.dtype), len(outer)
+
+    def shaped(value: Value, *shape: Any) -> Value:
+        return bb.normalize(relax.op.reshape(value, relax.ShapeExpr([*outer, *shape])))
+
+    def multiplied(value: Value, rows: Any, size: Any, parts: int) -> Value:
+        """Sums over the last axis but one, of this size."""
+        step = _Transform(size, size, transform.is_inverse)
+        matrix = _matrix(ctx, step, size, (parts, 2), dtype)
+        product = relax.op.matmul(shaped(value, rows, size * parts), matrix)
+        return shaped(bb.normalize(product), rows, size, 2)
+
+    value = _move_axis(bb, shaped(data, first, second, parts), rank + 1, rank)
+    value = multiplied(value, second, first, as_int(parts) or 1)
+    value = _turned(ctx, value, transform.is_inverse)
+    value = multiplied(_move_axis(bb, value, rank + 1, rank), first, second, 2)
+    value = shaped(_move_axis(bb, value, rank + 1, rank), first * second, 2)
+    if transform.results is transform.length:
+        return value
+    end = transform.results
+    part = relax.op.strided_slice(value, [rank], [0], [end], [1], assume_inbound=True)
+    return bb.normalize(part)
+
+
+def _turned(ctx: ConverterContext, data: Value, is_inverse: bool) -> Value:
+    """Complex data [..., b, a, 2] times w^jk for its places j and k, where w^(a · b) = 1."""
+    sign = 1 if is_inverse else -1
+
+    def roots(rows: Any, columns: Any) -> Any:
+        length = rows * columns
+
+        def root(row: Any, column: Any, part: Any) -> Any:
+            turn = _float(tirx.floormod(row * column, length)) / _float(length)
+            return tirx.Cast(
+                dtype, tirx.cos(2 * math.pi * sign * turn - math.pi / 2 * _float(part))
+            )
+
+        return te.compute([rows, columns, 2], root, name="roots")
+
+    def compute(data: Any, roots: Any) -> Any:
+        def element(*at: Any) -> Any:
+            *outer, row, column, part = at
+            real, imaginary = (data(*outer, row, column, k) for k in (0, 1))
+            cosine, sine = (roots(row, column, k) for k in (0, 1))
+            return tirx.Select(
+                part == 0, real * cosine - imaginary * sine, real * sine + imaginary * cosine
+            )
+
+        return te.compute(data.shape, element, name="turned")
+
+    dtype = str(data.ty.dtype)
+    sizes = dims_of(data, "data")[-3:-1]
+    own_kernel = {"op_pattern": OPAQUE}
+    table = ctx.call_te(roots, *sizes, name="roots", attributes=own_kernel)
+    return ctx.call_te(compute, data, table, name="turned")
 
 
 def _move_axis(bb: Any, data: Value, source: int, target: int) -> Value:

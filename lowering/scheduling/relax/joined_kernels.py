@@ -478,7 +478,8 @@ class _Joined:
             return self._results[item.tuple_value][item.index]
         known = self._tensors.get(argument)
         if known is None:
-            known = self._tensors[argument] = substituted(param, renamed)
+            shape = [substituted(size, renamed) for size in param.shape]
+            known = self._tensors[argument] = tirx.decl_buffer(shape, param.dtype, param.name)
             self.arguments.append(argument)
             self._params.append(known)
         return known

@@ -96,6 +96,21 @@ def test_large_kernels_between_small_ones_keep_their_own_calls() -> None:
     Imported(parse(text)).check(x, np.array([0.5], np.float32))
 
 
+def test_a_size_that_a_kernel_is_given_and_that_is_computed_from_in_a_shape() -> None:
+    model = Imported(
+        parse("""m (float[n, 3] x) => (float[3] y) {
+        nil = Constant <value = float[1, 3] {0, 0, 0}> ()
+        zero = Constant <value = int64 {0}> ()
+        last = Constant <value = int64 {-1}> ()
+        longer = Concat <axis = 0> (nil, x)
+        sums = CumSum (longer, zero)
+        y = Gather <axis = 0> (sums, last)
+    }""")
+    )
+    for rows in SIZES:
+        model.check(np.random.default_rng(rows).standard_normal((rows, 3)).astype(np.float32))
+
+
 LOOP = """m (int64 n, float[t, 4] x) => (float[p, 4] y) {
     zero = Constant <value = int64[1] {0}> ()
     one = Constant <value = int64[1] {1}> ()
