@@ -181,6 +181,8 @@ def _windows_of(
     if not rest:
         return None
     product_ = roles(rest[0], channels_last=channels_last)
+    if product_ is not None and not channels_last:
+        product_ = _with_batch(product_)
     if product_ is None or (padding is not None and not product_.b.buffer.same_as(padding.buffer)):
         return None
     epilogue = epilogue_of(rest[0], product_.c, rest[1:])
@@ -199,6 +201,19 @@ def _windows_of(
         return None
     found = _by_axis(product_, store, padding, channels_last)
     return None if found is None else replace(found, gives_channels_last=channels_last)
+
+
+def _with_batch(product_: SumOfProducts) -> SumOfProducts:
+    """The product with the images of a batch apart from columns, if no output channel is between
+    them because there is only one.
+    """
+    if product_.rows or len(product_.columns) < 2:
+        return product_
+    entry, *columns = product_.columns
+    first, *others = product_.b.indices
+    if not first.same_as(entry) or any(depends(index, [entry]) for index in others):
+        return product_
+    return replace(product_, batch=[*product_.batch, entry], columns=columns)
 
 
 def _by_axis(

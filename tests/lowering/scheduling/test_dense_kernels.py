@@ -204,6 +204,25 @@ def test_other_windows_over_a_part(nodes: str) -> None:
     check(text, weights, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 5, 7), (2, 20, 33))])
 
 
+@pytest.mark.parametrize(
+    "attributes", ["pads = [0, 0, 0, 0]", "pads = [1, 1, 1, 1]", "strides = [2, 1]"]
+)
+@pytest.mark.parametrize("channels", [1, 16])
+def test_convolutions_with_one_output_channel(channels: int, attributes: str) -> None:
+    """No variable of the output is between those of the batch and of the lines."""
+    text = f"model (float[b, {channels}, h, w] x) => (y) {{ y = Conv <{attributes}> (x, f) }}"
+    weights = {"f": weight(1, channels, 3, 3)}
+    assert len(taken_by(Convolution(), text, weights)) == 1
+    check(text, weights, [{"b": b, "h": h, "w": w} for b, h, w in ((1, 3, 40), (3, 7, 9))])
+
+
+def test_a_line_of_one_output_channel() -> None:
+    text = "model (float[b, 16, n] x) => (y) { c = Conv (x, f) y = Tanh (c) }"
+    weights = {"f": weight(1, 16, 7)}
+    assert len(taken_by(Convolution(), text, weights)) == 1
+    check(text, weights, [{"b": b, "n": n} for b, n in ((1, 7), (2, 64), (3, 100))])
+
+
 def test_a_convolution_of_planes_of_one_column() -> None:
     sizes = [{"h": h} for h in (1, 7, 64)]
     text = "model (float[1, 16, h, 1] x) => (y) { y = Conv <pads = [1, 0, 1, 0]> (x, f) }"
