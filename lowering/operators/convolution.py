@@ -9,6 +9,7 @@ from typing import Any
 from tvm import relax, sym, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..scheduling.relax.size_names import OPAQUE
 from ..values import Value, as_int
 from .accumulation import accumulate_in_float32
 from .broadcasting import ONE, ZERO, dims_of, known_dims, match_dims
@@ -186,7 +187,9 @@ def _pad_then_by_tvm(
     ctx: ConverterContext, data: Value, fill: float, before: Sequence[Any], after: Sequence[Any]
 ) -> Value:
     """TVM's converter on data that is padded first."""
-    padded = pad_with(ctx, data, relax.const(fill, str(data.ty.dtype)), before, after)
+    own_kernel = {"op_pattern": OPAQUE}  # What reads it may take the padding in.
+    number = relax.const(fill, str(data.ty.dtype))
+    padded = pad_with(ctx, data, number, before, after, own_kernel)
     pads = [0] * 2 * (len(before) - 2)
     return ctx.by_tvm([padded, *ctx.inputs[1:]], auto_pad=b"NOTSET", pads=pads, ceil_mode=0)
 

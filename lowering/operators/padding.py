@@ -10,7 +10,7 @@ import numpy as np
 from tvm import relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
-from ..values import Value, as_int, fresh_dim
+from ..values import Constant, Value, as_int, fresh_dim
 from .axes import counted_from_front
 from .broadcasting import ZERO, dims_of, match_dims
 from .registry import Accepts, ConverterContext, converts
@@ -94,10 +94,19 @@ def pad_with(
 
     `attributes` are those of the kernel.
     """
-    return ctx.call_te(_pad_constant, data, fill, before, after, name="pad", attributes=attributes)
+    if isinstance(fill, Constant):
+        # As a number: a kernel for padding with one can become a part of what reads it.
+        number = tirx.const(fill.value.numpy().item(), str(fill.ty.dtype))
+        compute = partial(_pad_with_number, number)
+        return ctx.call_te(compute, data, before, after, name="pad", attributes=attributes)
+
+    def padded(data: Any, fill: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
+        return _pad_with_number(fill(*[0] * len(fill.shape)), data, before, after)
+
+    return ctx.call_te(padded, data, fill, before, after, name="pad", attributes=attributes)
 
 
-def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
+def _pad_with_number(number: Any, data: Any, before: Sequence[Any], after: Sequence[Any]) -> Any:
     def element(*positions: Any) -> Any:
         places = [position - a for position, a in zip(positions, before, strict=True)]
         inside = [
@@ -105,10 +114,9 @@ def _pad_constant(data: Any, fill: Any, before: Sequence[Any], after: Sequence[A
             for place, size, *amounts in zip(places, data.shape, before, after, strict=True)
             if _is_padded(amounts)
         ]
-        value = fill(*[0] * len(fill.shape))
-        return (
-            tirx.if_then_else(tirx.all(*inside), data(*places), value) if inside else data(*places)
-        )
+        if not inside:
+            return data(*places)
+        return tirx.if_then_else(tirx.all(*inside), data(*places), number)
 
     return te.compute(_padded_shape(data, before, after), element, name="pad")
 

@@ -38,6 +38,7 @@ from .convolutions.channels_last import ChannelsLast
 from .convolutions.convolution import Convolution
 from .convolutions.far_taps import FarTaps
 from .convolutions.few_positions import FewPositions
+from .convolutions.joined_padding import join_padding
 from .convolutions.pointwise import Pointwise
 from .convolutions.pooling import Pooling
 from .convolutions.winograd import Winograd
@@ -262,6 +263,7 @@ def _to_kernels() -> Any:
             tvm.transform.module_pass(_fuse_operators, opt_level=0, name="looplift.fuse_operators"),
             passes.FuseTIR(),
             _module_pass(_drop_scopes),
+            *([_module_pass(join_padding)] if is_for_llvm() else []),
             _module_pass(choose_image_layouts),
             *([_module_pass(join_small_kernels)] if is_for_llvm() else []),
             # Before the schedule, which hides that a kernel only reshapes.

@@ -353,6 +353,13 @@ def _with_padding(
     )  # fmt: skip
 
 
+def is_padding(kernel: tirx.PrimFunc) -> bool:
+    """Whether a kernel pads its operand with a number, and does nothing else."""
+    nests = nests_of(kernel)
+    found = _padded(nests[0]) if nests is not None and len(nests) == 1 else None
+    return found is not None and bool(found[1])
+
+
 def _padded(nest: Nest) -> tuple[Any, dict[Any, tuple[Any, Any]], Any] | None:
     """The load of a padding nest, where each variable is inside, and the value outside."""
     zero = tirx.const(0.0, "float32")

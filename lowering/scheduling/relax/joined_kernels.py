@@ -12,7 +12,7 @@ of a loop, that happens in each iteration. FuseOps joins elementwise operators o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..kernels.affine import static_size
 from ..kernels.blocks import may_trap
 from ..kernels.emission import SCHEDULED
 from ..kernels.math_functions import FAST_MATH
-from ..kernels.nests import loads, substituted
+from ..kernels.nests import loads, nests_of, substituted
 from ..kernels.schedule import schedule_kernel
 from .dataflow import with_body
 
@@ -62,7 +62,7 @@ def join_small_kernels(module: tvm.IRModule) -> tvm.IRModule:
         if isinstance(function, relax.Function):
             body = tvm_ffi.structural_map(function.body, (relax.SeqExpr, joined), order="post")
             builder.update_func(variable, with_body(function, body))
-    return _without_unused(relax.transform.Normalize()(builder.get()), kernels.known())
+    return without_unused(relax.transform.Normalize()(builder.get()), kernels.known())
 
 
 class _SmallKernels:
@@ -106,12 +106,12 @@ def _reads_at_places(code: Any) -> bool:
     return bool(found)
 
 
-def _without_unused(module: tvm.IRModule, kernels: Sequence[Any]) -> tvm.IRModule:
+def without_unused(module: tvm.IRModule, kernels: Sequence[Any]) -> tvm.IRModule:
     """The module without those of some kernels that no function calls."""
     used: set[Any] = set()
     for function in module.functions.values():
         tvm_ffi.structural_walk(function.body, (ir.GlobalVar, used.add))
-    for variable in kernels:
+    for variable in dict.fromkeys(kernels):
         if variable not in used and "global_symbol" not in (module[variable].attrs or {}):
             del module[variable]
     return module
@@ -399,25 +399,84 @@ def _result_kinds(call: Any) -> list[Any]:
     return list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
 
 
+def called_together(
+    module: tvm.IRModule,
+    builder: Any,
+    calls: Sequence[Any],
+    needed: Sequence[Any],
+    accepts: Callable[[tirx.PrimFunc], bool],
+) -> Any:
+    """A binding of one kernel for the calls of several, which gives the one needed result.
+
+    None if `accepts` refuses the kernel, which has no schedule.
+    """
+    joined = _Joined(module, _Group(list(calls)), _without_first_copy)
+    kernel = joined.unscheduled(needed)
+    if not accepts(kernel):
+        return None
+    function = builder.add_func(kernel, calls[-1].value.args[0].name_hint)
+    (result,) = needed
+    return relax.VarBinding(
+        result, relax.op.call_tir(function, relax.Tuple(joined.arguments), result.ty)
+    )
+
+
+def _without_first_copy(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The kernel without a copy of an operand at its start, as TVM's convolutions begin with.
+
+    A schedule does not inline it where TVM cannot prove that the rest reads what it writes.
+    """
+    nests = nests_of(kernel)
+    if nests is None or len(nests) < 2 or not isinstance(nests[0].value, ir.TensorLoad):
+        return kernel
+    copy, load = nests[0], nests[0].value
+    pairs = zip(copy.indices, load.indices, strict=False)
+    is_whole = len(copy.indices) == len(load.indices) and all(a.same_as(b) for a, b in pairs)
+    if copy.reduced or not is_whole or not any(load.source.same_as(p) for p in kernel.params):
+        return kernel
+    root = kernel.body.block
+    others = list(root.body.seq)[1:]
+    rest = others[0] if len(others) == 1 else tirx.SeqStmt(others)
+    rest = substituted(rest, {copy.buffer: load.source})
+    kept = [buffer for buffer in root.alloc_buffers if not buffer.same_as(copy.buffer)]
+    root = s_tir.SBlock([], [], [], root.name_hint, rest, None, kept)
+    return kernel.with_body(s_tir.SBlockRealize([], True, root))
+
+
 class _Joined:
     """The kernel of a group, with the arguments of its call."""
 
-    def __init__(self, module: tvm.IRModule, group: _Group) -> None:
-        self.arguments: list[Any] = []
-        self._params: list[Any] = []
+    def __init__(
+        self,
+        module: tvm.IRModule,
+        group: _Group,
+        prepare: Callable[[tirx.PrimFunc], tirx.PrimFunc] = lambda kernel: kernel,
+    ) -> None:
+        self._given: list[tuple[Any, Any]] = []
+        """The tensors from outside with their buffers."""
+        self._numbers: list[tuple[Any, Any]] = []
+        """The numbers from outside with their variables, which TVM's passes want after tensors."""
         self._tensors: dict[Any, Any] = {}
         """The buffer of each tensor, by Relax variable."""
         self._results: dict[Any, list[Any]] = {}
         """The buffers of results, by the variable of the call."""
+        self._sizes: dict[Any, Any] = {}
+        """What the sizes of tensors outside are in the kernel."""
         self._buffers: list[Any] = []
         """The buffers between the loop nests of the kernels."""
         self._bodies: list[Any] = []
         self._group = group
         for binding in group.calls:
-            self._add(s_tir.renew_defs(module[binding.value.args[0]]), binding)
+            kernel = prepare(module[binding.value.args[0]])
+            self._add(s_tir.renew_defs(kernel), binding)
         for binding in group.fields:
             buffers = self._results[binding.value.tuple_value]
             self._tensors[binding.var] = buffers[binding.value.index]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """What a call of the kernel passes."""
+        return [argument for argument, _ in (*self._given, *self._numbers)]
 
     def computed(self) -> list[Any]:
         """The variables of tensors that the kernel computes."""
@@ -426,6 +485,10 @@ class _Joined:
 
     def function(self, needed: Sequence[Any]) -> tirx.PrimFunc:
         """The kernel, which returns the needed ones of the tensors that it computes."""
+        return schedule_kernel(self.unscheduled(needed)).with_attr(FAST_MATH, True)
+
+    def unscheduled(self, needed: Sequence[Any]) -> tirx.PrimFunc:
+        """The kernel without a schedule."""
         results = [self._tensors[variable] for variable in needed]
         made = [buffer for buffers in self._results.values() for buffer in buffers]
         between = [buffer for buffer in made if not any(buffer.same_as(r) for r in results)]
@@ -433,10 +496,11 @@ class _Joined:
             [], [], [], "root", tirx.SeqStmt(self._bodies), None, [*self._buffers, *between]
         )
         attrs = ir.make_node("ir.DictAttrs", **{"tirx.noalias": True})
-        kernel = tirx.PrimFunc(
-            [*self._params, *results], s_tir.SBlockRealize([], True, root), attrs=attrs
+        return tirx.PrimFunc(
+            [param for _, param in (*self._given, *self._numbers)] + results,
+            s_tir.SBlockRealize([], True, root),
+            attrs=attrs,
         )
-        return schedule_kernel(kernel).with_attr(FAST_MATH, True)
 
     def _add(self, kernel: tirx.PrimFunc, binding: Any) -> None:
         """Adds the kernel of a call; no other kernel has one of its variables."""
@@ -452,22 +516,38 @@ class _Joined:
                     if isinstance(size, ir.Var):
                         renamed.setdefault(size, known)
                 renamed[param] = buffer
-        results = list(kernel.params[len(arguments) :])
+        results = [
+            self._result(param, kind, renamed, is_last=binding is self._group.calls[-1])
+            for param, kind in zip(
+                kernel.params[len(arguments) :], _result_kinds(binding.value), strict=True
+            )
+        ]
         self._results[binding.var] = results
         if not isinstance(binding.var.ty, relax.TupleType):
             (self._tensors[binding.var],) = results
-        root = substituted(kernel.body, renamed).block
-        self._buffers += root.alloc_buffers
-        self._bodies.append(root.body)
+        root = kernel.body.block
+        for buffer in root.alloc_buffers:
+            renamed[buffer] = _redeclared(buffer, renamed)
+            self._buffers.append(renamed[buffer])
+        self._bodies.append(substituted(root.body, renamed))
+
+    def _result(self, param: Any, kind: Any, renamed: dict[Any, Any], *, is_last: bool) -> Any:
+        """The buffer of a result. If it is not the last, its sizes must be known without it."""
+        for size, given in zip(param.shape, kind.shape.values, strict=True):
+            if isinstance(size, ir.Var) and size not in renamed and not is_last:
+                renamed[size] = self._number(given, size)
+        renamed[param] = _redeclared(param, renamed)
+        return renamed[param]
 
     def _number(self, argument: Any, param: Any) -> Any:
-        """The parameter for a number, which may be that for an equal one before."""
-        for given, known in zip(self.arguments, self._params, strict=True):
-            is_alike = not hasattr(known, "shape") and known.ty == param.ty
-            if is_alike and tvm_ffi.structural_equal(given, argument, map_free_vars=False):
+        """A number in the sizes of tensors, or else a parameter, the same one for equal numbers."""
+        if all(name in self._sizes for name in _read(argument)):
+            return substituted(argument, self._sizes)
+        for given, known in self._numbers:
+            equal = tvm_ffi.structural_equal(given, argument, map_free_vars=False)
+            if known.ty == param.ty and equal:
                 return known
-        self.arguments.append(argument)
-        self._params.append(param)
+        self._numbers.append((argument, param))
         return param
 
     def _tensor(self, argument: Any, param: Any, renamed: Mapping[Any, Any]) -> Any:
@@ -478,8 +558,18 @@ class _Joined:
             return self._results[item.tuple_value][item.index]
         known = self._tensors.get(argument)
         if known is None:
-            shape = [substituted(size, renamed) for size in param.shape]
-            known = self._tensors[argument] = tirx.decl_buffer(shape, param.dtype, param.name)
-            self.arguments.append(argument)
-            self._params.append(known)
+            known = self._tensors[argument] = _redeclared(param, renamed)
+            self._given.append((argument, known))
+            for given, size in zip(argument.ty.shape.values, known.shape, strict=True):
+                if isinstance(given, ir.Var):
+                    self._sizes.setdefault(given, size)
         return known
+
+
+def _redeclared(buffer: Any, renamed: Mapping[Any, Any]) -> Any:
+    """A buffer like another one, with other names in its shape; the same one without any."""
+    shape = [substituted(size, renamed) for size in buffer.shape]
+    if all(new.same_as(old) for new, old in zip(shape, buffer.shape, strict=True)):
+        return buffer
+    # The default layout would have the names of sizes in it, which passes do not replace there.
+    return tirx.decl_buffer(shape, buffer.dtype, buffer.name, layout=None)
