@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
+from ...rewrite.errors import UnsupportedError
 from ..scheduling.relax.size_names import OPAQUE
 from ..values import Constant, Value, as_int, is_tensor
 from .accumulation import widen_bfloat16
@@ -163,6 +164,8 @@ def _positions(ctx: ConverterContext, size: Any) -> Value:
     numbers fails.
     """
     known = as_int(size)
+    if known is not None and known > _MOST_POSITIONS:
+        raise UnsupportedError(f"the axis is longer than {_MOST_POSITIONS} elements")
     if known is not None and known <= _LONGEST_CONSTANT:
         return relax.const(np.arange(_FIRST, _FIRST + known, dtype=np.int32).view(np.float32))
     if known is None:

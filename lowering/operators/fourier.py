@@ -3,7 +3,8 @@
 One product takes time quadratic in the transform length, which is little for audio frames next to
 the network that reads them. A length that is long, or known only when the module runs, is divided
 into two factors, and a product taken for each (Cooley and Tukey, An algorithm for the machine
-calculation of complex Fourier series, 1965). A complex number is two neighbouring elements of the
+calculation of complex Fourier series, 1965); prime lengths, lengths other than that of the data,
+and half spectra take one product. A complex number is two neighbouring elements of the
 last axis, so real and complex data differ only in the matrix.
 """
 
@@ -29,8 +30,8 @@ _AXIS_IS_INPUT = 20
 _COMPUTED_IN = "float64"
 _LONGEST_IN_ONE_STEP = 512
 """The longest transform of known length whose matrix is multiplied as a whole."""
-_POWERS_OF_TWO = (32, 16, 8, 4, 2)
-"""The factors that are tried, in this order, for a length known only when the module runs."""
+_POWERS_OF_TWO = tuple(1 << exponent for exponent in range(1, 11))
+"""The factors that are tried for a length known only when the module runs."""
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,9 @@ def _factors(bb: Any, transform: _Transform, size: Any) -> list[Any] | None:
     known = as_int(length)
     if known is None:
         first: Any = ONE
-        for power in reversed(_POWERS_OF_TWO):
-            first = tirx.Select(
-                tirx.floormod(length, power) == 0, tirx.IntImm("int64", power), first
-            )
+        for power in _POWERS_OF_TWO:
+            fits = tirx.all(tirx.floormod(length, power) == 0, length >= power * power)
+            first = tirx.Select(fits, tirx.IntImm("int64", power), first)
         return name_sizes(bb, [first, tirx.floordiv(length, first)])
     if known <= _LONGEST_IN_ONE_STEP:
         return None
@@ -164,7 +164,7 @@ def _apply_in_two_steps(
     """Data [..., a · b, 1 or 2] transformed along that axis, for the factors a and b of its length.
 
     The element at b · i + j has the weight w_a^ik · w_ab^jk · w_b^jl in the result at k + a · l,
-    where w_n is the first root of one of order n: sums over i, then over j.
+    where w_n is the primitive n-th root of unity: sums over i, then over j.
     """
     bb, (first, second) = ctx.bb, factors
     *outer, _, parts = dims_of(data, "data")
@@ -173,16 +173,16 @@ def _apply_in_two_steps(
     def shaped(value: Value, *shape: Any) -> Value:
         return bb.normalize(relax.op.reshape(value, relax.ShapeExpr([*outer, *shape])))
 
-    def multiplied(value: Value, rows: Any, size: Any, parts: int) -> Value:
+    def multiplied(value: Value, rows: Any, size: Any, parts: Any) -> Value:
         """Sums over the last axis but one, of this size."""
         step = _Transform(size, size, transform.is_inverse)
-        matrix = _matrix(ctx, step, size, (parts, 2), dtype)
+        matrix = _matrix(ctx, step, size, (int(parts), 2), dtype)
         product = relax.op.matmul(shaped(value, rows, size * parts), matrix)
         return shaped(bb.normalize(product), rows, size, 2)
 
     value = _move_axis(bb, shaped(data, first, second, parts), rank + 1, rank)
-    value = multiplied(value, second, first, as_int(parts) or 1)
-    value = _turned(ctx, value, transform.is_inverse)
+    value = multiplied(value, second, first, parts)
+    value = _times_twiddles(ctx, value, transform.is_inverse)
     value = multiplied(_move_axis(bb, value, rank + 1, rank), first, second, 2)
     value = shaped(_move_axis(bb, value, rank + 1, rank), first * second, 2)
     if transform.results is transform.length:
@@ -192,37 +192,37 @@ def _apply_in_two_steps(
     return bb.normalize(part)
 
 
-def _turned(ctx: ConverterContext, data: Value, is_inverse: bool) -> Value:
-    """Complex data [..., b, a, 2] times w^jk for its places j and k, where w^(a · b) = 1."""
+def _times_twiddles(ctx: ConverterContext, data: Value, is_inverse: bool) -> Value:
+    """Complex data [..., b, a, 2] times the twiddle factors exp(∓2πi · jk / ab)."""
     sign = 1 if is_inverse else -1
 
-    def roots(rows: Any, columns: Any) -> Any:
+    def twiddles(rows: Any, columns: Any) -> Any:
         length = rows * columns
 
-        def root(row: Any, column: Any, part: Any) -> Any:
+        def twiddle(row: Any, column: Any, part: Any) -> Any:
             turn = _float(tirx.floormod(row * column, length)) / _float(length)
             return tirx.Cast(
                 dtype, tirx.cos(2 * math.pi * sign * turn - math.pi / 2 * _float(part))
             )
 
-        return te.compute([rows, columns, 2], root, name="roots")
+        return te.compute([rows, columns, 2], twiddle, name="twiddles")
 
-    def compute(data: Any, roots: Any) -> Any:
+    def compute(data: Any, twiddles: Any) -> Any:
         def element(*at: Any) -> Any:
             *outer, row, column, part = at
             real, imaginary = (data(*outer, row, column, k) for k in (0, 1))
-            cosine, sine = (roots(row, column, k) for k in (0, 1))
+            cosine, sine = (twiddles(row, column, k) for k in (0, 1))
             return tirx.Select(
                 part == 0, real * cosine - imaginary * sine, real * sine + imaginary * cosine
             )
 
-        return te.compute(data.shape, element, name="turned")
+        return te.compute(data.shape, element, name="twiddled")
 
     dtype = str(data.ty.dtype)
     sizes = dims_of(data, "data")[-3:-1]
     own_kernel = {"op_pattern": OPAQUE}
-    table = ctx.call_te(roots, *sizes, name="roots", attributes=own_kernel)
-    return ctx.call_te(compute, data, table, name="turned")
+    table = ctx.call_te(twiddles, *sizes, name="twiddles", attributes=own_kernel)
+    return ctx.call_te(compute, data, table, name="twiddled")
 
 
 def _move_axis(bb: Any, data: Value, source: int, target: int) -> Value:

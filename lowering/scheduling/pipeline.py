@@ -135,7 +135,8 @@ def looplift_pipeline(*, fuse_loops: bool = True) -> Any:
 
 
 def lower_to_kernels(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with fused kernels that have no schedule yet, for the CPU target in scope.
+    """The module with fused kernels that have no schedule yet, for the CPU target in scope. Only
+    those that compute a few numbers have one.
 
     These are the kernels to tune: the pipeline takes what TVM's MetaSchedule finds for them from
     the database in whose scope it runs.

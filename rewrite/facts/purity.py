@@ -103,8 +103,8 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
     Holds for Shape and Size, for a Concat of vectors of fixed lengths, as shapes are, for Unsqueeze
     at known axes, for Squeeze of axes of size 1, for Transpose, for DequantizeLinear with scales
     that fit, for a Range up to the size of an axis, for Gather at positions known to be on the
-    axis, for divisions by known integers, and for element-wise operators whose operands are known
-    to be broadcastable, except a Cast from or to strings.
+    axis, for divisions by constant integers other than 0 and -1, and for element-wise operators
+    whose operands are known to be broadcastable, except a Cast from or to strings.
     """
     if node.domain:
         return False
@@ -118,7 +118,7 @@ def cannot_fail(node: Node, facts: Facts) -> bool:
     if node.op == "Squeeze":
         return _removes_sizes_of_one(node, facts)
     if node.op == "Transpose":
-        return _orders_axes(node, facts)
+        return _has_valid_permutation(node, facts)
     if node.op == "DequantizeLinear":
         return _has_fitting_scales(node, facts)
     if node.op == "Range":
@@ -153,7 +153,7 @@ def _removes_sizes_of_one(node: Node, facts: Facts) -> bool:
     return shape is not None and all(shape[axis] == 1 for axis in axes)
 
 
-def _orders_axes(node: Node, facts: Facts) -> bool:
+def _has_valid_permutation(node: Node, facts: Facts) -> bool:
     """Whether a Transpose gives each axis of its operand one place."""
     rank, order = facts.rank(node.inputs[0]), node.attrs.get("perm")
     return order is None or (rank is not None and sorted(order) == list(range(rank)))

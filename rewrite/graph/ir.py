@@ -23,8 +23,8 @@ import onnx_graphsurgeon as gs
 from .guard import Guarded, GuardedDict, GuardedList
 
 SPACING = 1 << 256
-"""The gap between the positions of the nodes of a new graph. It leaves room for 42 nodes of which
-each stands before the one that came last, and for 11,000 that all stand before the same node."""
+"""The gap between the positions of the nodes of a new graph: room for 42 nested insertions, or for
+about 11,000 before one node."""
 
 
 class Node(Guarded, gs.Node):  # type: ignore[misc]

@@ -16,6 +16,7 @@ from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.axes import attribute_or_input
 from ...rewrite.facts.elements import vector
+from ...rewrite.facts.fact import INTEGERS
 from ...rewrite.facts.purity import cannot_fail
 from ...rewrite.facts.reads import axis_slices
 from ...rewrite.graph.ir import Graph, Node, Tensor, optional
@@ -24,7 +25,7 @@ from .decided_if import inline_branch
 
 
 class InlineBranchThatCopiesOtherwise(Rule[Graph]):
-    """Replaces an If by a branch that would give the same as the other one where it is not taken."""
+    """Inlines a branch that would copy what the other branch copies, whenever it is not taken."""
 
     root = "If"
     fires = """g (float[B,T] x, int64[1] n) => (float[B,S] y) <int64 one = {1}, int64 most = {4}> {
@@ -100,8 +101,11 @@ class _Suppositions:
                 for operand in node.inputs:
                     self._suppose(operand, value)
         else:
-            left, right = (self._m.facts.scalar(t) for t in node.inputs)
-            if left is not None and right is not None:
+            facts = self._m.facts
+            # As floats, large sizes are rounded.
+            are_integers = all(facts.dtype(t) in INTEGERS for t in node.inputs)
+            left, right = (facts.scalar(t) for t in node.inputs)
+            if are_integers and left is not None and right is not None:
                 self._compare(node.op, left, right, value)
 
     def _compare(self, op: str, left: Dim, right: Dim, value: bool) -> None:
@@ -158,8 +162,13 @@ def _slice_copies(m: Match, node: Node, source: Tensor, supposed: _Suppositions)
 
 
 def _pad_copies(m: Match, node: Node, source: Tensor, supposed: _Suppositions) -> bool:
-    """Whether a Pad adds nothing to a value and removes nothing."""
+    """Whether a Pad adds nothing to a value and removes nothing.
+
+    onnxruntime does not pad an empty axis in the mode `wrap`, not even by nothing.
+    """
     if m.index.original(node.inputs[0]) is not source or optional(node.inputs, 3) is not None:
+        return False
+    if node.attrs.get("mode", "constant") == "wrap":
         return False
     pads = attribute_or_input(node, "pads", 1, lambda t: vector(m.facts, t))
     rank = m.facts.rank(source)

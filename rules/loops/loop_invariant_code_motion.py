@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.purity import cannot_fail_in_iteration, is_pure
 from ...rewrite.graph.index import Index
-from ...rewrite.graph.ir import Constant, Graph, Node, bodies
+from ...rewrite.graph.ir import Constant, Graph, Node, Tensor, bodies
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,32 @@ def _invariant_nodes(index: Index, body: Graph) -> list[Node]:
     return found
 
 
-def _is_dequantised_weight(index: Index, node: Node) -> bool:
-    """Whether a node dequantises for readers that read no other dequantised value.
+_KEEPS_ELEMENTS = ("Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
-    Runtimes recognise a quantised operator by the DequantizeLinear of each of its operands.
+
+def _is_dequantised_weight(index: Index, node: Node) -> bool:
+    """Whether a node dequantises bytes for readers that read no other dequantised value.
+
+    Runtimes recognise a quantised operator by the DequantizeLinear of each of its operands, and a
+    product with weights in blocks, or of 4 bits, by that of the weights alone.
     """
-    producers = (
-        index.producer(t) for reader in index.consumers(node.outputs[0]) for t in reader.inputs
-    )
-    others = (p for p in producers if p is not None and p is not node)
-    return node.op == "DequantizeLinear" and all(p.op != "DequantizeLinear" for p in others)
+    if node.op != "DequantizeLinear" or node.attrs.get("block_size"):
+        return False
+    weight = node.inputs[0]
+    if not isinstance(weight, Constant) or weight.dtype not in (np.int8, np.uint8):
+        return False
+    waiting, read = [node], list[Node]()
+    while waiting:
+        for reader in index.consumers(waiting.pop().outputs[0]):
+            (waiting if reader.op in _KEEPS_ELEMENTS else read).append(reader)
+    others = (t for reader in read for t in reader.inputs)
+    producers = (_computed_by(index, t) for t in others)
+    return all(p is None or p is node or p.op != "DequantizeLinear" for p in producers)
+
+
+def _computed_by(index: Index, tensor: Tensor) -> Node | None:
+    """The node that computes the elements of a value."""
+    node = index.producer(tensor)
+    while node is not None and node.op in _KEEPS_ELEMENTS:
+        node = index.producer(node.inputs[0])
+    return node

@@ -15,6 +15,11 @@ from ...rewrite.graph.ir import Constant, Node, Tensor
 from ...rewrite.symbolic import Dim
 from .batching import BatchedNode, Plan, align_rank, batching_rule, same_operator
 
+_EINSUM_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64)
+"""The types for which onnxruntime has an Einsum."""
+_LETTERS = "abcdefgh"
+"""The indices of the axes before those of matrices."""
+
 
 @batching_rule("MatMul")
 def matmul(op: BatchedNode) -> Plan:
@@ -36,9 +41,6 @@ def matmul(op: BatchedNode) -> Plan:
     return Plan(lambda emit, operands: [_stacked_product(emit, operands, op.batched, ranks)])
 
 
-_EINSUM_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT32, TensorProto.INT64)
-
-
 def _product_of_stacks(op: BatchedNode, left: Sequence[Dim], right: Sequence[Dim]) -> Plan:
     """The product with an invariant stack of matrices as an Einsum, for loops that may not run.
 
@@ -49,11 +51,11 @@ def _product_of_stacks(op: BatchedNode, left: Sequence[Dim], right: Sequence[Dim
     are_paired = len(left) >= len(right) and symbolic.equal_shapes(
         left[-paired - 2 : -2], right[:-2]
     )
+    names = "the stacks {} and {} may not pair"
+    op.need_speculatable(are_paired, names, op.operand(0), op.operand(1))
     is_known = op.facts.dtype(op.operand(0)) in _EINSUM_TYPES
-    op.need_speculatable(
-        are_paired and is_known, "the right operand is an invariant stack of matrices"
-    )
-    stack = "abcdefgh"[: len(left) - 2]
+    op.need_speculatable(is_known, "onnxruntime has no Einsum of the type of {}", op.operand(0))
+    stack = _LETTERS[: len(left) - 2]
     op.need(len(stack) == len(left) - 2, "{} has too many axes", op.operand(0))
     equation = f"t{stack}mk,{stack[len(stack) - paired :]}kn->t{stack}mn"
     return Plan(lambda emit, operands: [emit("Einsum", *operands, equation=equation)])

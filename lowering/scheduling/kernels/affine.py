@@ -26,6 +26,12 @@ def static_size(expression: Any) -> int | None:
     return int(simple) if isinstance(simple, tirx.IntImm) else None
 
 
+def static_product(sizes: Sequence[Any]) -> int | None:
+    """The number that the product of sizes is known to be; None if a run decides."""
+    known = [static_size(size) for size in sizes]
+    return None if None in known else reduce(mul, (size for size in known if size is not None), 1)
+
+
 def product(factors: Sequence[Any]) -> Any:
     """The product of sizes; 1 for none."""
     return reduce(mul, factors, int64(1))

@@ -146,9 +146,8 @@ def is_fast(call: Any) -> bool:
 
 
 def compute_in_float32(module: tvm.IRModule) -> tvm.IRModule:
-    """The module whose kernels compute the functions of this module in float32 for narrower floats.
-
-    Processors have few or no instructions for those, and TVM calls a function for each element.
+    """The module whose kernels compute the functions of this file in float32 where their type is
+    float16 or bfloat16: TVM would call a function for each element.
     """
 
     def widened(call: Any) -> Any:
@@ -315,8 +314,11 @@ def _scaled_by_instruction(fraction: Expr, number: Expr, size: str) -> Expr:
 
 def _scaled(fraction: Expr, number: Expr) -> Expr:
     # In two steps, because neither 2^128 nor a denormal 2^n can be written directly.
+    # By its bits: the cast of a NaN is undefined.
+    rounded = number + _constant(_ROUND, number)
+    bits = _reinterpreted(rounded, "int32") - _reinterpreted(_constant(_ROUND, number), "int32")
     return _named(
-        _cast(number, "int32"),
+        bits,
         lambda n: fraction * _two_to(n >> 1) * _two_to(n - (n >> 1)),
     )
 

@@ -10,7 +10,6 @@ kill(t)
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
@@ -18,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax
 
-from ..kernels.affine import static_size
+from ..kernels.affine import static_product
 from .dataflow import with_body
 
 _TO_SHAPE = "relax.tensor_to_shape"
@@ -120,7 +119,9 @@ class _Idle:
 
         def visit(binding: Any) -> None:
             value = binding.value
-            if _has_few_bytes(value):
+            # A small tensor holds the whole of its storage.
+            in_small = not _is_of(value, _TENSOR) or value.args[0] in self._small
+            if _has_few_bytes(value) and in_small:
                 self._small.add(binding.var)
             self._reads.update(relax.analysis.free_vars(value))
 
@@ -147,7 +148,7 @@ class _Idle:
 
     def _is_idle(self, binding: Any) -> bool:
         value = binding.value
-        if isinstance(value, ir.Call) and value.op.same_as(_KILL):
+        if _is_of(value, _KILL):
             return value.args[0] in self._small
         if self._reads[binding.var]:
             return False
@@ -159,18 +160,17 @@ class _Idle:
         )
 
 
+def _is_of(value: Any, op: Any) -> bool:
+    return isinstance(value, ir.Call) and value.op.same_as(op)
+
+
 def _has_few_bytes(value: Any) -> bool:
     """Whether a value is an allocation of few bytes, whose number is known."""
-    if not isinstance(value, ir.Call):
-        return False
-    if value.op.same_as(_STORAGE):
+    if _is_of(value, _STORAGE):
         shape, item = value.args[0], 1
-    elif value.op.same_as(_TENSOR):
+    elif _is_of(value, _TENSOR):
         shape, item = value.args[2], 8
     else:
         return False
-    if not isinstance(shape, relax.ShapeExpr):
-        return False
-    sizes = [static_size(size) for size in shape.values]
-    known = [size for size in sizes if size is not None]
-    return len(known) == len(sizes) and math.prod(known) * item <= _FEW_BYTES
+    count = static_product(shape.values) if isinstance(shape, relax.ShapeExpr) else None
+    return count is not None and count * item <= _FEW_BYTES

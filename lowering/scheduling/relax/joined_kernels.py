@@ -11,7 +11,7 @@ of a loop, that happens in each iteration. FuseOps joins elementwise operators o
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,19 +20,20 @@ import tvm
 import tvm_ffi
 from tvm import ir, relax, s_tir, tirx
 
-from ..kernels.affine import static_size
+from ..kernels.affine import static_product, static_size
 from ..kernels.blocks import may_trap
 from ..kernels.emission import SCHEDULED
 from ..kernels.math_functions import FAST_MATH
-from ..kernels.nests import loads, nests_of, substituted
+from ..kernels.nests import depends, loads, nests_of, substituted
 from ..kernels.schedule import schedule_kernel
 from .dataflow import with_body
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
+_CALL_IN_PLACE = ir.Op.get("relax.call_tir_inplace")
 _MOST_ELEMENTS = 16
 """The largest number of elements of a result."""
-_MOST_STEPS = 64
-"""The largest number of iterations of a loop nest."""
+_MOST_STEPS = 256
+"""The most stores that a kernel runs."""
 _MOST_KERNELS = 32
 """The most kernels that become one: the time to compile it grows with their number."""
 _LONGEST_NAME = 64
@@ -80,14 +81,17 @@ class _SmallKernels:
         return self._small[variable]
 
     def is_total(self, variable: Any) -> bool:
-        """Whether a kernel can run on any operands: it divides no integers by what it reads, and
-        reads from no place that it has read.
+        """Whether a kernel cannot fail: it divides no integer by a loaded value or a number that it
+        is given, and reads tensors of known shape at places that its loops alone decide.
         """
         if variable not in self._total:
             kernel = self._module[variable]
-            numbers = [v for param in kernel.params for v in getattr(param, "shape", [param])]
-            divides = may_trap(kernel.body, *(v for v in numbers if isinstance(v, ir.Var)))
-            self._total[variable] = not divides and not _reads_at_places(kernel.body)
+            tensors = [param for param in kernel.params if hasattr(param, "shape")]
+            numbers = [param for param in kernel.params if not hasattr(param, "shape")]
+            is_known = all(static_product(tensor.shape) is not None for tensor in tensors)
+            divides = may_trap(kernel.body, *numbers)
+            fixed = not _reads_at_places(kernel.body, numbers)
+            self._total[variable] = is_known and not divides and fixed
         return self._total[variable]
 
     def known(self) -> list[Any]:
@@ -95,12 +99,15 @@ class _SmallKernels:
         return [variable for variable, small in self._small.items() if small]
 
 
-def _reads_at_places(code: Any) -> bool:
-    """Whether an index of a load or store is itself loaded."""
+def _reads_at_places(code: Any, numbers: Sequence[Any]) -> bool:
+    """Whether an index of a load or store is itself loaded, or depends on numbers."""
     found: list[Any] = []
 
     def visit(access: Any) -> None:
-        found.extend(load for index in access.indices for load in loads(index))
+        for index in access.indices:
+            found.extend(loads(index))
+            if depends(index, numbers):
+                found.append(index)
 
     tvm_ffi.structural_walk(code, ((ir.TensorLoad, tirx.BufferStore), visit))
     return bool(found)
@@ -118,48 +125,27 @@ def without_unused(module: tvm.IRModule, kernels: Sequence[Any]) -> tvm.IRModule
 
 
 def _is_small(kernel: tirx.PrimFunc) -> bool:
-    """Whether all loop nests of a kernel have a few iterations, and nothing else can take long."""
-    if SCHEDULED in kernel.attrs or not isinstance(kernel.body, s_tir.SBlockRealize):
+    """Whether a kernel has a few iterations, and nothing in it can take long."""
+    if SCHEDULED in (kernel.attrs or {}) or not isinstance(kernel.body, s_tir.SBlockRealize):
         return False
-    small = True
-
-    def visit_loop(loop: tirx.For) -> None:
-        nonlocal small
-        small = small and loop.kind == tirx.ForKind.SERIAL and _steps(loop) <= _MOST_STEPS
-
-    def visit_call(call: ir.Call) -> None:
-        nonlocal small
-        small = small and "call_packed" not in str(call.op) and "call_extern" not in str(call.op)
-
-    def visit_loop_without_end(_: tirx.While) -> None:
-        nonlocal small
-        small = False
-
-    tvm_ffi.structural_walk(
-        kernel.body,
-        [(tirx.For, visit_loop), (ir.Call, visit_call), (tirx.While, visit_loop_without_end)],
-    )
-    return small
+    calls: list[str] = []
+    tvm_ffi.structural_walk(kernel.body, (ir.Call, lambda call: calls.append(str(call.op))))
+    leaves = any("call_packed" in name or "call_extern" in name for name in calls)
+    return not leaves and _steps(kernel.body) <= _MOST_STEPS
 
 
-def _steps(loop: tirx.For) -> float:
-    """The number of iterations of a loop and of those directly in it; infinite if not known."""
-    steps = 1.0
-    statement: Any = loop
-    while isinstance(statement, tirx.For):
-        extent = static_size(statement.extent)
-        steps *= float("inf") if extent is None else extent
-        statement = statement.body
-    return steps
-
-
-def _elements(kind: Any) -> float:
-    """The number of elements of a tensor; infinite if not known."""
-    count = 1.0
-    for size in kind.shape.values:
-        number = static_size(size)
-        count *= float("inf") if number is None else number
-    return count
+def _steps(statement: Any) -> float:
+    """The number of stores that a statement runs; infinite if it is not known."""
+    if isinstance(statement, tirx.SeqStmt):
+        return sum(map(_steps, statement.seq))
+    if isinstance(statement, s_tir.SBlockRealize):
+        return _steps(statement.block.body)
+    if isinstance(statement, tirx.BufferStore):
+        return 1
+    if not isinstance(statement, tirx.For) or statement.kind != tirx.ForKind.SERIAL:
+        return float("inf")
+    extent = static_size(statement.extent)
+    return float("inf") if extent is None else extent * _steps(statement.body)
 
 
 def _cannot_fail(value: Any, kernels: _SmallKernels) -> bool:
@@ -174,9 +160,14 @@ def _is_small_call(binding: Any, kernels: _SmallKernels) -> bool:
         isinstance(value, ir.Call)
         and value.op.same_as(_CALL_TIR)
         and isinstance(value.args[1], relax.Tuple)
-        and all(_elements(kind) <= _MOST_ELEMENTS for kind in _result_kinds(value))
+        and all(_is_small_tensor(kind) for kind in _result_kinds(value))
         and value.args[0] in kernels
     )
+
+
+def _is_small_tensor(kind: Any) -> bool:
+    count = static_product(kind.shape.values)
+    return count is not None and count <= _MOST_ELEMENTS
 
 
 def _hoisted(blocks: list[Any], kernels: _SmallKernels) -> list[Any]:
@@ -243,9 +234,9 @@ def _with_early(bindings: Sequence[Any], moves: Mapping[Any, bool]) -> list[Any]
     done: set[Any] = set()
 
     def add(first: Any) -> None:
-        ready = [first]
+        ready = deque([first])
         while ready:
-            binding = ready.pop(0)
+            binding = ready.popleft()
             ordered.append(binding)
             done.add(binding.var)
             for reader in readers.get(binding.var, ()):
@@ -331,7 +322,7 @@ class _Joining:
                 self._group.add(binding, self._fields.get(binding.var, ()))
                 self._members.add(binding.var)
             elif not self._is_field_of_member(binding):
-                if self._reads_group(read) or not _is_pure_call(binding.value):
+                if self._reads_group(read) or _writes_in_place(binding.value):
                     self._flush()
                 self._bindings.append(binding)
         self._flush()
@@ -386,13 +377,9 @@ def _is_local(variable: Any) -> bool:
     return isinstance(variable, relax.DataflowVar)
 
 
-def _is_pure_call(value: Any) -> bool:
-    """Whether a value may be computed before the small kernels that stand before it.
-
-    A call that writes to one of its arguments may not.
-    """
-    in_place = isinstance(value, ir.Call) and "inplace" in str(value.op)
-    return not in_place
+def _writes_in_place(value: Any) -> bool:
+    """Whether a call writes to one of its arguments; what stands before it may read that."""
+    return isinstance(value, ir.Call) and value.op.same_as(_CALL_IN_PLACE)
 
 
 def _result_kinds(call: Any) -> list[Any]:

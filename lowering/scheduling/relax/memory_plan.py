@@ -39,7 +39,7 @@ _MOST_WASTE = 16
 
 
 def plan_memory(module: tvm.IRModule) -> tvm.IRModule:
-    """The module with storages that tensors of one function share."""
+    """The module with storages that tensors of one body share: of a function, or of a branch."""
     kernels = {v for v, f in module.functions_items() if isinstance(f, tirx.PrimFunc)}
 
     def planned(body: Any) -> Any:
@@ -68,8 +68,8 @@ class _Storage:
     last: int
     """The binding after which it is free."""
     variable: Any = None
-    tensors: list[Any] = field(default_factory=list)
-    """The bindings that allocate tensors in it."""
+    tensors: dict[int, list[Any]] = field(default_factory=dict)
+    """The bindings that allocate tensors in it, by what they allocate (its structural hash)."""
 
 
 @dataclass(frozen=True)
@@ -247,14 +247,15 @@ class _Plan:
             allocation = relax.op.memory.alloc_storage(size, device, scope, "uint8")
             storage.variable = relax.Var("storage", relax.ObjectType())
             before.append(relax.VarBinding(storage.variable, allocation))
-        storage.tensors.append(binding)
+        key = tvm_ffi.structural_hash(binding.value)
+        storage.tensors.setdefault(key, []).append(binding)
         tensor = relax.op.memory.alloc_tensor(storage.variable, 0, shape, dtype)
         return [*before, relax.VarBinding(binding.var, tensor)]
 
 
 def _like(allocation: Any, storage: _Storage) -> Any:
     """The tensor of the same shape and type that is in the storage already, if there is one."""
-    for made in storage.tensors:
+    for made in storage.tensors.get(tvm_ffi.structural_hash(allocation), ()):
         if tvm_ffi.structural_equal(made.value, allocation, map_free_vars=False):
             return made.var
     return None

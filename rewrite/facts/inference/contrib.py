@@ -23,22 +23,25 @@ def _named(*ops: str) -> tuple[str, ...]:
         "QLinearSigmoid",
         "QuickGelu",
         "RotaryEmbedding",
-        "SkipLayerNormalization",
-        "SkipSimplifiedLayerNormalization",
     )
 )
 def like_first(ctx: NodeContext) -> Sequence[Fact]:
-    """The first result is like the first input; about the others, nothing is said."""
+    """The result is like the first input."""
     first = ctx.fact(0)
-    if first.kind != "tensor":
-        return [Fact() for _ in ctx.node.outputs]
-    return [Fact(first.dtype, first.shape), *(Fact() for _ in ctx.node.outputs[1:])]
+    return [Fact(first.dtype, first.shape) if first.kind == "tensor" else Fact()]
+
+
+@register(*_named("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"))
+def skip_layer_normalization(ctx: NodeContext) -> Sequence[Fact]:
+    """The normalised sum, statistics, and the sum itself, which the next layer reads."""
+    (sum_,) = like_first(ctx)
+    return [sum_, Fact(), Fact(), sum_][: len(ctx.node.outputs)]
 
 
 @register(*_named("MatMulNBits"))
 def matmul_n_bits(ctx: NodeContext) -> Sequence[Fact]:
     """The product of a tensor [..., K] with packed weights, [..., N]."""
     data, width = ctx.fact(0), ctx.attr("N")
-    if not data.shape or not isinstance(width, int):
+    if data.kind != "tensor" or not data.shape or not isinstance(width, int):
         return [Fact(data.dtype)]
     return [Fact(data.dtype, (*data.shape[:-1], width))]

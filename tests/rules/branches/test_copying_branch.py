@@ -14,7 +14,7 @@ from ..reasons import reason_of
 FEEDS = Feeds(sizes=(0, 1, 2, 4, 5, 9))
 CONSTANTS = """int64 zero = {0}, int64 one = {1}, int64 four = {4}, int64 two = {2}, int64[1] nil = {0},
     int64[1] first = {1}, int64[1] most = {4}, int64[1] last4 = {-4}, int64[1] far = {9223372036854775807},
-    int64[3] none = {0, 0, 0}, int64[2] no = {0, 0}, float fill = {7}"""
+    int64[1] step2 = {2}, int64[3] none = {0, 0, 0}, int64[2] no = {0, 0}, float fill = {7}"""
 
 
 def _model(
@@ -94,6 +94,22 @@ NEAR_MISSES = {
     "both conditions": (
         f"{MULTIPLE} c1 = Greater(d, zero) c2 = Greater(p, zero) c = And(c1, c2)", PADDED, "known to copy",
     ),
+    "in steps": ("c = Greater(t, four)", "p0 = Slice(x, nil, most, first, step2)", "known to copy"),
+    "of another value": ("c = Greater(t, four)", "p0 = Slice(past, nil, most, first)", "known to copy"),
+    "at the limit": ("c = LessOrEqual(four, t)", "k = Sub(t, one) u = Unsqueeze(k, nil) p0 = Slice(x, nil, u, first)", "known to copy"),
+    "as rounded floats": (
+        "tf = Cast<to=1>(t) ff = Cast<to=1>(four) c = Greater(tf, ff)", TRIMMED, "known to copy",
+    ),
+    "pad of some axes": (
+        f"{MULTIPLE} c = Greater(d, zero)",
+        "u = Unsqueeze(d, nil) pads = Concat<axis=0>(nil, u) p0 = Pad(x, pads, fill, first)",
+        "known to copy",
+    ),
+    "wrapped": (
+        f"{MULTIPLE} c = Greater(d, zero)",
+        PADDED.replace("Pad(", 'Pad<mode = "wrap">('),
+        "known to copy",
+    ),
     "keys of another axis": ("c = Greater(t, zero)", JOINED, "known to copy"),
     "another operator": ("c = Greater(t, four)", "p0 = Neg(x)", "known to copy"),
     "may fail": (
@@ -106,9 +122,22 @@ NEAR_MISSES = {
 
 @pytest.mark.parametrize(("condition", "changed", "words"), NEAR_MISSES.values(), ids=NEAR_MISSES)
 def test_near_misses(condition: str, changed: str, words: str) -> None:
-    model = parse(_model(condition, changed), opset=18)
+    model = parse(_model(condition, changed), opset=19)
     assert words in reason_of(InlineBranchThatCopiesOtherwise, model)
     rewritten(model, FEEDS)
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_modes_of_padding(mode: str) -> None:
+    changed = PADDED.replace("Pad(", f'Pad<mode = "{mode}">(')
+    text = _model(f"{MULTIPLE} c = Greater(d, zero)", changed)
+    assert "If" not in ops(rewritten(parse(text, opset=19), FEEDS).model)
+
+
+def test_keys_whose_other_sizes_may_differ() -> None:
+    text = _model("c = Greater(p, zero)", JOINED).replace("float[B,P] past", "float[C,P] past")
+    model = parse(text, opset=18)
+    assert "known to copy" in reason_of(InlineBranchThatCopiesOtherwise, model)
 
 
 def test_another_value_is_copied() -> None:

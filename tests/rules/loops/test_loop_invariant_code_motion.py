@@ -245,11 +245,27 @@ def _dequantised(read: str, work: str) -> onnx.ModelProto:
         ("DequantizeLinear<axis=2>(w, two)", "so = MatMul(s, d)", False),
         (
             "DequantizeLinear(w, scale)",
+            "q = QuantizeLinear(s, scale, zero) e0 = DequantizeLinear(q, scale, zero) f = Transpose(d) "
+            "e = Unsqueeze(e0, at0) o = MatMul(e, f) so = Squeeze(o, at0)",
+            False,
+        ),
+        ("DequantizeLinear<axis=0>(w, two, zero)", "so = MatMul(s, d)", False),
+        (
+            "DequantizeLinear(w, scale)",
             "q = QuantizeLinear(s, scale, zero) e = DequantizeLinear(q, scale, zero) so = MatMul(e, d)",
             False,
         ),
     ],
-    ids=["one scale", "zero point", "axis", "computed scales", "no such axis", "quantised product"],
+    ids=[
+        "one scale",
+        "zero point",
+        "axis",
+        "computed scales",
+        "no such axis",
+        "transposed for a quantised product",
+        "of another shape than its zero point",
+        "quantised product",
+    ],
 )
 def test_a_dequantised_weight_leaves_the_loop(read: str, work: str, hoisted: bool) -> None:
     """Runtimes do not fold it; one that belongs to a quantised operator stays with it."""

@@ -14,6 +14,7 @@ from looplift.lowering.compile import as_target
 from looplift.lowering.scheduling.pipeline import lower_to_kernels
 from looplift.lowering.scheduling.relax.joined_kernels import join_small_kernels
 
+from ...compiled import compile_quickly, virtual_machine
 from ...conftest import Imported, parse
 from ...kernel_modules import calls_of
 
@@ -53,7 +54,7 @@ def test_the_bounds_of_a_slice_are_computed_by_one_kernel() -> None:
 
 
 @pytest.mark.parametrize("step", [0, 2])
-def test_a_kernel_that_may_fail_stays_behind_the_check(step: int) -> None:
+def test_a_kernel_that_may_fail_stays_after_the_check(step: int) -> None:
     """A step of 0 is an error of the run, not a division that ends the process."""
     model = Imported(
         parse("m (int64 b, int64 s) => (int64[k] y) { a = Sub (b, b) y = Range (a, b, s) }")
@@ -173,3 +174,7 @@ def test_kernels_that_read_a_tensor_stay_before_a_write_to_it(in_place: bool) ->
     names = [call.args[0].name_hint for call in calls_of(module)]
     assert len(names) == (2 if in_place else 1)
     relax.analysis.well_formed(module)
+    machine = virtual_machine(compile_quickly(module))
+    given = tvm.runtime.tensor(np.array([3]))
+    result, changed = machine["main"](given)
+    assert (result.numpy().item(), changed.numpy().item()) == (9, 14 if in_place else 6)

@@ -36,7 +36,7 @@ OPERATORS = {
     "SkipLayerNormalization": Case(
         """g (float[N,3,4] x) => (y, s) <float[4] g = {1, 2, 3, 4}> {
         y, , , s = com.microsoft.SkipLayerNormalization(x, x, g) }""",
-        {"y": "(N, 3, 4)"},
+        {"y": "(N, 3, 4)", "s": "(N, 3, 4)"},
     ),
     "SkipSimplifiedLayerNormalization": Case(
         """g (float[N,3,4] x) => (y) <float[4] g = {1, 2, 3, 4}> {
