@@ -506,9 +506,9 @@ def _relu(bb: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _take(bb: relax.BlockBuilder, call: Any) -> Any:
-    """TVM's own kernel computes the same, and prints for each that it does not check indices.
+    """TVM's own kernel prints for each that it does not check indices, and reads any memory.
 
-    ONNX does not allow indices outside of the data.
+    ONNX does not allow indices outside of the data; here they are taken for the first or last.
     """
     data, indices = call.args
     axis, mode = call.attrs.axis, str(call.attrs.mode)
@@ -520,8 +520,12 @@ def _take(bb: relax.BlockBuilder, call: Any) -> Any:
         end = first + len(indices.shape)
         shape = [*data.shape[:first], *indices.shape, *data.shape[first + 1 :]]
 
+        last = data.shape[first] - 1
+
         def element(*places: Any) -> Any:
-            return data(*places[:first], indices(*places[first:end]), *places[end:])
+            index = indices(*places[first:end]).astype("int64")
+            index = tirx.max(tirx.min(index, last), 0)
+            return data(*places[:first], index, *places[end:])
 
         return te.compute(shape, element, name="T_take", tag="injective")
 

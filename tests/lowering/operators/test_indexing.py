@@ -337,3 +337,14 @@ def test_scatter_elements_beside_shorter_axes(imported: Load) -> None:
         model.run(random(3, 2), np.zeros((1, 4), np.int64), random(1, 4))
     with pytest.raises(UnsupportedError, match="axis 1 has size 2, but the operator needs size 4"):
         imported(text.format("3, 2", "1, 4"))
+
+
+def test_indices_outside_of_the_data_are_taken_for_the_first_or_last(imported: Load) -> None:
+    """onnxruntime refuses them; they must not read what lies beyond the data."""
+    model = imported("g (float[n, 3] x, int64[k] i) => (float[k, 3] y) { y = Gather (x, i) }")
+    x = random(4, 3)
+    (found,) = model.run(x, np.array([1, 4, 10**15, -5, -(10**15)]))
+    np.testing.assert_array_equal(found, x[[1, 3, 3, 0, 0]])
+    places = imported("g (float[n, m] x, int64 i) => (int64 y) { s = Shape (x) y = Gather (s, i) }")
+    (found,) = places.run(x, np.array(10**9))
+    assert found == 3
