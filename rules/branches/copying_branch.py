@@ -28,7 +28,7 @@ class InlineBranchThatCopiesOtherwise(Rule[Graph]):
     """Inlines a branch that would copy what the other branch copies, whenever it is not taken."""
 
     root = "If"
-    fires = """g (float[B,T] x, int64[1] n) => (float[B,S] y) <int64 one = {1}, int64 most = {4}> {
+    fires = """g (float[B,T] x) => (float[B,S] y) <int64 one = {1}, int64 most = {4}> {
       s = Shape(x) t = Gather(s, one) c = Greater(t, most)
       y = If (c) <then_branch = a () => (float[B,P] p) <int64[1] zero = {0}, int64[1] ax = {1}, int64[1] four = {4}> {
           p = Slice(x, zero, four, ax) },

@@ -72,7 +72,7 @@ class DecomposeMultiHeadAttention(Rule[Heads]):
       y, keys, values = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v, b, , bias) }"""
     spares = {
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[B,S,8] x) => (float[B,S,8] y) { h = com.microsoft.Gelu(x)
+      g (float[B,S,8] x) => (float[B,S,8] y) { h = com.microsoft.Trilu(x)
       y = com.microsoft.MultiHeadAttention<num_heads = 2>(h, h, h) }""",
         "as many keys as queries": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,8] q, float[B,L,8] k) => (float[B,S,8] y) {
@@ -250,7 +250,7 @@ class DecomposeAttention(Rule[Heads]):
       y = com.microsoft.Attention<num_heads = 2>(x, w, b) }"""
     spares = {
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[B,S,6] x, float[6,24] v, float[24] b) => (float[B,S,8] y) { w = com.microsoft.Gelu(v)
+      g (float[B,S,6] x, float[6,24] v, float[24] b) => (float[B,S,8] y) { w = com.microsoft.Trilu(v)
       y = com.microsoft.Attention<num_heads = 2>(x, w, b) }""",
         "to be that of the batch": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[B,S,6] x, float[6,24] w, float[24] b, int32[L] ends) => (float[B,S,8] y) {

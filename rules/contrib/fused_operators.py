@@ -41,7 +41,7 @@ class DecomposeFusedMatMul(Rule[TransposedProduct]):
       y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.5>(x, w) }"""
     spares = {
         "rank of `h` is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[B,N,3] x, float[4,3] w) => (float[B,N,4] y) { h = com.microsoft.Gelu(x)
+      g (float[B,N,3] x, float[4,3] w) => (float[B,N,4] y) { h = com.microsoft.Trilu(x)
       y = com.microsoft.FusedMatMul<transB = 1>(h, w) }""",
     }
 
@@ -132,7 +132,7 @@ class DecomposeFusedConv(Rule[Activation]):
       y = com.microsoft.FusedConv<activation = "LeakyRelu", activation_params = [0.2]>(x, w, b, z) }"""
     spares = {
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[N,3,6,6] x, float[4,3,3,3] w) => (float[N,4,4,4] y) { h = com.microsoft.Gelu(x)
+      g (float[N,3,6,6] x, float[4,3,3,3] w) => (float[N,4,4,4] y) { h = com.microsoft.Trilu(x)
       y = com.microsoft.FusedConv<activation = "Relu">(h, w) }""",
     }
 
@@ -163,7 +163,7 @@ class DecomposeFusedGemm(Rule[Activation]):
       y = com.microsoft.FusedGemm<transB = 1, alpha = 0.5, activation = "Tanh">(x, w, b) }"""
     spares = {
         "is not known": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
-      g (float[N,3] x, float[3,4] w) => (float[N,4] y) { h = com.microsoft.Gelu(x)
+      g (float[N,3] x, float[3,4] w) => (float[N,4] y) { h = com.microsoft.Trilu(x)
       y = com.microsoft.FusedGemm<activation = "Relu">(h, w) }""",
     }
 

@@ -50,7 +50,7 @@ class DecomposeSkipLayerNormalization(Rule[Normalization]):
     spares = {
         "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
       g (float[B,S,8] x, float[8] gamma) => (float[B,S,8] y) {
-      h = com.microsoft.Gelu(x) y = com.microsoft.SkipLayerNormalization(h, x, gamma) }""",
+      h = com.microsoft.Trilu(x) y = com.microsoft.SkipLayerNormalization(h, x, gamma) }""",
     }
 
     def match(self, m: Match) -> Normalization:
@@ -83,7 +83,7 @@ class DecomposeRmsNormalization(Rule[Normalization]):
     spares = {
         "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
       g (float[B,S,8] x, float[8] gamma) => (float[B,S,8] y) {
-      h = com.microsoft.Gelu(x)
+      h = com.microsoft.Trilu(x)
       y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(h, x, gamma) }""",
     }
 
@@ -128,7 +128,7 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
     spares = {
         "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
       g (int32[B,S] ids, float[9,8] w, float[7,8] places, float[8] gamma, float[8] beta)
-        => (float[B,S,8] y) { words = com.microsoft.Gelu(w)
+        => (float[B,S,8] y) { words = com.microsoft.Trilu(w)
       y, count = com.microsoft.EmbedLayerNormalization(ids, , words, places, , gamma, beta) }""",
     }
 

@@ -22,8 +22,8 @@ class CastLikeToCast(PatternRule):
     fires = "g (int64[3] x, float[N] like) => (float[3] y) { y = CastLike(x, like) }"
     spares = {
         "is not known": """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
-      g (int64[3] x, float[N] a) => (float[3] y) {
-      like = com.microsoft.Gelu(a)  y = CastLike(x, like) }""",
+      g (int64[3] x, float[N,N] a) => (float[3] y) {
+      like = com.microsoft.Trilu(a)  y = CastLike(x, like) }""",
     }
 
     def guard(self, m: Match, found: Bindings) -> Mapping[str, int]:
