@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ... import symbolic
 from ..fact import Fact
 from .registry import NodeContext, register
 
@@ -16,8 +17,6 @@ def _named(*ops: str) -> tuple[str, ...]:
 
 @register(
     *_named(
-        "BiasGelu",
-        "FastGelu",
         "Gelu",
         "QLinearLeakyRelu",
         "QLinearSigmoid",
@@ -31,11 +30,32 @@ def like_first(ctx: NodeContext) -> Sequence[Fact]:
     return [Fact(first.dtype, first.shape) if first.kind == "tensor" else Fact()]
 
 
+@register(*_named("BiasGelu", "FastGelu"))
+def bias_gelu(ctx: NodeContext) -> Sequence[Fact]:
+    """The result is like the first input, which a bias fits."""
+    _check_fit(ctx)
+    return like_first(ctx)
+
+
 @register(*_named("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"))
 def skip_layer_normalization(ctx: NodeContext) -> Sequence[Fact]:
     """The normalised sum, statistics, and the sum itself, which the next layer reads."""
+    _check_fit(ctx)
     (sum_,) = like_first(ctx)
     return [sum_, Fact(), Fact(), sum_][: len(ctx.node.outputs)]
+
+
+def _check_fit(ctx: NodeContext) -> None:
+    """Raises AlwaysFails where an operand cannot be broadcast to the shape of the first."""
+    shape = ctx.shape(0)
+    for other in ctx.inputs()[1:]:
+        if shape is None or other.shape is None:
+            continue
+        if len(other.shape) > len(shape):
+            ctx.fail(f"an operand has {len(other.shape)} axes, but the first has {len(shape)}")
+        for size, wanted in zip(reversed(other.shape), reversed(shape)):
+            if symbolic.eq(size, wanted) is False and symbolic.eq(size, 1) is False:
+                ctx.fail(f"an axis of size {size} does not fit one of size {wanted}")
 
 
 @register(*_named("MatMulNBits"))

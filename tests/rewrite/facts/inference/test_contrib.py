@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ...fact_cases import Case, cases
+from ...fact_oracle import NothingRan, facts_of
 
 
 def _zeros(count: int) -> str:
@@ -54,3 +57,22 @@ OPERATORS = {
 @cases(OPERATORS)
 def test_operator(case: Case) -> None:
     case.check()
+
+
+FAILS = {
+    "rank_of_bias": Case("g (float[N,3] x, float[3] b) => (y) { y = com.microsoft.BiasGelu(b, x) }"),
+    "size_of_bias": Case("g (float[N,3] x, float[4] b) => (y) { y = com.microsoft.BiasGelu(x, b) }"),
+    "rank_of_skip": Case(
+        """g (float[N,3,4] x, float[4] b) => (y) {
+        y = com.microsoft.SkipLayerNormalization(b, x, b) }"""
+    ),
+}  # fmt: skip
+
+
+@cases(FAILS)
+def test_operands_that_do_not_fit(case: Case) -> None:
+    """The node is known to fail, and onnxruntime refuses each run."""
+    facts = facts_of(case.model())
+    assert facts.failure(next(iter(facts.index.walk()))) is not None
+    with pytest.raises(NothingRan):
+        case.check()
