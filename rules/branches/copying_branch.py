@@ -4,7 +4,7 @@
     y = If(c) <then { x[:, :n] }, else { x }>   ->   y = x[:, :n]
 
 Where T is at most n, the Slice takes all of x. Models pad to a multiple in this way, crop to a
-length, or put cached keys, of which there may be none, before new ones.
+length, or join cached keys, if there are any, with new ones.
 """
 
 from __future__ import annotations

@@ -44,14 +44,20 @@ def join_padding(module: tvm.IRModule) -> tvm.IRModule:
     def joined(block: Any) -> Any:
         bindings = list(block.bindings)
         reads = Counter(v for b in bindings for v in relax.analysis.free_vars(b.value))
+        made: dict[Any, Any] = {}
+        """The new binding of each window."""
+        gone: set[Any] = set()
         for padding, window in _pairs(module, bindings, reads):
-            made = called_together(module, builder, [padding, window], [window.var], _is_window)
-            if made is not None:
+            if window.var in made:
+                continue
+            both = called_together(module, builder, [padding, window], [window.var], _is_window)
+            if both is not None:
                 replaced.extend(b.value.args[0] for b in (padding, window))
-                place = next(k for k, b in enumerate(bindings) if b.var.same_as(window.var))
-                bindings[place] = made
-                bindings = [b for b in bindings if not b.var.same_as(padding.var)]
-        return block if len(bindings) == len(block.bindings) else relax.DataflowBlock(bindings)
+                made[window.var] = both
+                gone.add(padding.var)
+        if not made:
+            return block
+        return relax.DataflowBlock([made.get(b.var, b) for b in bindings if b.var not in gone])
 
     for variable, function in list(module.functions_items()):
         if isinstance(function, relax.Function):

@@ -175,6 +175,7 @@ class _Plan:
         origin: dict[Any, Any] = {}
         """By variable, the allocation whose memory it names."""
         last: dict[Any, int] = {}
+        """The last use of each allocation that is shareable so far."""
         for place, binding in enumerate(self._bindings):
             value = binding.value
             is_call = isinstance(value, relax.Call)
@@ -182,7 +183,8 @@ class _Plan:
                 origin[binding.var] = binding.var
                 last[binding.var] = place
                 continue
-            used = {origin[v] for v in relax.analysis.free_vars(value) if v in origin}
+            read = (origin.get(v) for v in relax.analysis.free_vars(value))
+            used = {tensor for tensor in read if tensor in last}
             names_memory = isinstance(binding, relax.MatchCast) or isinstance(value, relax.Var)
             names_memory |= is_call and value.op.same_as(_RESHAPE)
             if names_memory and used:
@@ -191,9 +193,8 @@ class _Plan:
                 last.update(dict.fromkeys(used, place))
             else:
                 # It may return the tensor, or keep it.
-                for variable in used:
-                    last.pop(variable, None)
-                origin = {v: tensor for v, tensor in origin.items() if tensor not in used}
+                for tensor in used:
+                    del last[tensor]
         for variable in relax.analysis.free_vars(self._body.body):
             last.pop(origin.get(variable, variable), None)
         return {

@@ -68,3 +68,11 @@ def test_padding_with_another_number() -> None:
     check(pooled, {}, SIZES)
     averaged = text.replace("Conv (q, f)", "AveragePool <kernel_shape = [3, 3]> (q)")
     check(averaged, {}, SIZES)
+
+
+def test_padding_of_data_and_weights() -> None:
+    """Two paddings that the same convolution reads."""
+    text = f"""model (float[b, 16, h, w] x) => (y) <{CONSTANTS}> {{
+        s = Shape <start = 2> (x) r = Mod (s, two) p = Concat <axis = 0> (none, r)
+        q = Pad (x, p) g = Pad (f, p) y = Conv (q, g) }}"""
+    check(text, {"f": WEIGHTS["f"]}, SIZES)
