@@ -14,7 +14,7 @@ from ..kernel_call import call_kernel
 from ..small_kernels import leading
 from ..values import Value, as_tensor
 from .accumulation import accumulate_in_float32
-from .broadcasting import ONE, ZERO, dims_of
+from .broadcasting import ONE, ZERO, dims_of, match_dims, require_size
 from .registry import ConverterContext, converts
 from .sizes import size_of, sizes_of
 
@@ -31,18 +31,42 @@ def roi_align(ctx: ConverterContext) -> Value:
     does not write the bins of a region without samples.
     """
     default = "half_pixel" if ctx.opset >= _HALF_PIXEL_ROI_ALIGN else "output_half_pixel"
-    regions, scale = ctx.inputs[1], ctx.attr("spatial_scale", 1.0)
+    scale = ctx.attr("spatial_scale", 1.0)
+    data, entries = _within_batch(ctx, ctx.inputs[0], ctx.inputs[2])
+    regions = match_dims(
+        ctx.bb, ctx.inputs[1], [*dims_of(entries, "batch_indices"), tirx.IntImm("int64", 4)]
+    )
     is_half_pixel = ctx.attr("coordinate_transformation_mode", default) == "half_pixel"
     if ctx.attr("mode", "avg") == "max":
-        return _max_roi_align(ctx, is_half_pixel=is_half_pixel)
+        return _max_roi_align(ctx, data, regions, entries, is_half_pixel=is_half_pixel)
     if is_half_pixel and scale != 1:
         correction = relax.const(0.5 - 0.5 / scale, regions.ty.dtype)
         regions = ctx.bb.normalize(relax.op.add(regions, correction))
-    means = ctx.bb.normalize(ctx.by_tvm([ctx.inputs[0], regions, ctx.inputs[2]]))
+    means = ctx.bb.normalize(ctx.by_tvm([data, regions, entries]))
     if is_half_pixel and ctx.attr("sampling_ratio", 0) <= 0:
         zero = relax.const(0, means.ty.dtype)
         return relax.op.where(_has_positive_area(ctx, regions), means, zero)
     return means
+
+
+def _within_batch(ctx: ConverterContext, data: Value, entries: Value) -> tuple[Value, Value]:
+    """The data, and for each region its entry of the batch.
+
+    An entry outside of the batch, which ONNX does not allow, is taken for the first or the last. A
+    run with regions in an empty batch fails.
+    """
+    batch, *_ = dims_of(data, "data")
+    (count,) = dims_of(entries, "batch_indices")
+
+    def compute(entries: Any, batch: Any) -> Any:
+        def entry(region: Any) -> Any:
+            wanted = tirx.Cast("int64", entries(region))
+            return tirx.max(tirx.min(wanted, batch - 1), ZERO)
+
+        return te.compute(entries.shape, entry, name="entries")
+
+    data = require_size(ctx.bb, data, 0, tirx.max(batch, tirx.min(count, ONE)))
+    return data, ctx.bb.emit(ctx.call_te(compute, entries, batch, name="entries"))
 
 
 def _has_positive_area(ctx: ConverterContext, regions: Any) -> Any:
@@ -53,7 +77,9 @@ def _has_positive_area(ctx: ConverterContext, regions: Any) -> Any:
     return relax.op.expand_dims(ctx.bb.normalize(has_area), [2, 3])
 
 
-def _max_roi_align(ctx: ConverterContext, *, is_half_pixel: bool) -> Value:
+def _max_roi_align(
+    ctx: ConverterContext, data: Value, regions: Value, entries: Value, *, is_half_pixel: bool
+) -> Value:
     """RoiAlign by maxima: the largest weighted corner of all samples of a bin.
 
     A sample is between four elements, the corners. ONNX's reference implementation and onnxruntime
@@ -102,7 +128,7 @@ def _max_roi_align(ctx: ConverterContext, *, is_half_pixel: bool) -> Value:
         shape = [regions.shape[0], data.shape[1], *sizes]
         return te.compute(shape, element, name="roi_align_max")
 
-    return ctx.call_te(compute, *ctx.inputs[:3], name="roi_align_max")
+    return ctx.call_te(compute, data, regions, entries, name="roi_align_max")
 
 
 @converts("NonMaxSuppression")

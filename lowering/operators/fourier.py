@@ -88,7 +88,8 @@ def stft(ctx: ConverterContext) -> Value:
     if given is None and window is None:
         raise UnsupportedError("the node has neither `window` nor `frame_length`")
     length = dims_of(window, "window")[0] if given is None else size_of(ctx, given)
-    frames = _frames(ctx, signal, length, size_of(ctx, step), window)
+    # A step below 1, which ONNX does not allow, would divide by 0.
+    frames = _frames(ctx, signal, length, tirx.max(size_of(ctx, step), ONE), window)
     results = tirx.floordiv(length, 2) + 1 if ctx.attr("onesided", 1) else length
     return _apply(ctx, frames, 2, _Transform(length, results))
 

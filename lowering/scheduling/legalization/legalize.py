@@ -25,8 +25,9 @@ from ..kernels.affine import static_size
 from ..kernels.math_functions import compute_in_float32
 from ..relax.size_names import BROADCAST, OPAQUE
 from .extremes import legalize_extreme
+from .gather import GATHERS
 from .roi_align import legalize_roi_align
-from .scatter import scatter_nd_kernel
+from .scatter import SCATTERS, legalize_scatter
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
 
@@ -85,12 +86,13 @@ def _legalizations() -> dict[str, LegalizeFunc]:
         for name, kind in (("relax.maximum", tirx.Max), ("relax.minimum", tirx.Min))
         if is_for_llvm()
     }
-    scatter_nd = _scatter_nd if is_for_llvm() else _scatter_nd_by_tvm
-    scatter = {"relax.scatter_nd": partial(scatter_nd, known["relax.scatter_nd"])}
+    scatter = {"relax.scatter_nd": partial(_scatter_nd_by_tvm, known["relax.scatter_nd"])}
+    if is_for_llvm():
+        scatter = {name: partial(legalize_scatter, known[name]) for name in SCATTERS}
     reshapes = {name: partial(_reshape, known[name]) for name in _RESHAPES}
     changed = reshapes | means | where | roi_align | extremes | larger | scatter
     own = {"relax.concat": partial(_concat, known["relax.concat"])}
-    return known | changed | own | {"relax.take": _take, "relax.nn.relu": _relu}
+    return known | changed | own | GATHERS | {"relax.nn.relu": _relu}
 
 
 @dataclass(frozen=True)
@@ -417,21 +419,6 @@ def _reshape(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
     return result
 
 
-def _scatter_nd(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
-    """A call of the kernel for CPUs. The converter of ScatterND has checked that the sizes fit."""
-    data, indices = (arg.ty for arg in call.args[:2])
-    are_known = all(isinstance(kind.shape, relax.ShapeExpr) for kind in (data, indices))
-    depth = static_size(indices.shape.values[-1]) if are_known and indices.ndim else None
-    if depth is None:
-        return legalize(bb, call)
-    types = str(data.dtype), str(indices.dtype)
-    ranks = data.ndim, indices.ndim
-    kernel = scatter_nd_kernel(*types, ranks, depth, str(call.attrs.reduction))
-    fields = relax.Tuple(list(call.args))
-    variable = bb.add_func(kernel, "scatter_nd")
-    return ir.Call(_CALL_TIR, [variable, fields], None, [call.ty], ret_ty=call.ty)
-
-
 def _scatter_nd_by_tvm(legalize: LegalizeFunc, bb: relax.BlockBuilder, call: Any) -> Any:
     """Names computed sizes: TVM's kernel refuses equal ones that are not the same expression.
 
@@ -503,30 +490,3 @@ def _relu(bb: relax.BlockBuilder, call: Any) -> Any:
         return te.compute(x.shape, lambda *i: tirx.Max(zero, x(*i)), name="relu", tag="elemwise")
 
     return bb.call_te(relu, *call.args)
-
-
-def _take(bb: relax.BlockBuilder, call: Any) -> Any:
-    """TVM's own kernel prints for each that it does not check indices, and reads any memory.
-
-    ONNX does not allow indices outside of the data; here they are taken for the first or last.
-    """
-    data, indices = call.args
-    axis, mode = call.attrs.axis, str(call.attrs.mode)
-    if axis is None or mode != "fast":
-        return bb.call_te(topi.take, data, indices, axis, mode=mode)
-
-    def take(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
-        first = int(axis) % len(data.shape)
-        end = first + len(indices.shape)
-        shape = [*data.shape[:first], *indices.shape, *data.shape[first + 1 :]]
-
-        last = data.shape[first] - 1
-
-        def element(*places: Any) -> Any:
-            index = indices(*places[first:end]).astype("int64")
-            index = tirx.max(tirx.min(index, last), 0)
-            return data(*places[:first], index, *places[end:])
-
-        return te.compute(shape, element, name="T_take", tag="injective")
-
-    return bb.call_te(take, data, indices)

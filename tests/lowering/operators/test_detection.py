@@ -160,3 +160,21 @@ def test_roi_align_by_maxima(imported: Load, attributes: str) -> None:
     for count in (1, 4):
         entries = np.array([0, 1, 1, 0])[:count]
         check_reference(model, random(2, 2, 7, 8), regions[:count], entries, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_entries_outside_of_the_batch(imported: Load, mode: str) -> None:
+    """onnxruntime refuses them; they must not read what lies beyond the data."""
+    model = imported(
+        f"""
+        g (float[b, 2, h, w] x, float[n, m] regions, int64[k] entries) => (float[?, 2, 2, 2] y) {{
+            y = RoiAlign <mode = "{mode}", output_height = 2, output_width = 2>
+                (x, regions, entries)
+        }}"""
+    )
+    data, regions = random(2, 2, 8, 8), np.array([[0, 0, 4, 4]] * 3, np.float32)
+    (expected,) = model.run(data, regions, np.array([1, 0, 1]))
+    (found,) = model.run(data, regions, np.array([10**12, -(10**12), 1]))
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(RuntimeError, match="mismatch"):
+        model.run(data[:0], regions, np.array([0, 0, 0]))

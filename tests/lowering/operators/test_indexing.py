@@ -348,3 +348,39 @@ def test_indices_outside_of_the_data_are_taken_for_the_first_or_last(imported: L
     places = imported("g (float[n, m] x, int64 i) => (int64 y) { s = Shape (x) y = Gather (s, i) }")
     (found,) = places.run(x, np.array(10**9))
     assert found == 3
+
+
+def test_gathers_outside_of_the_data(imported: Load) -> None:
+    x = random(4, 3)
+    far = np.array([[1, 4, 10**15], [-5, -(10**15), -1]])
+    elements = imported("""
+        g (float[n, 3] x, int64[k, 3] i) => (float[k, 3] y) { y = GatherElements (x, i) }""")
+    (found,) = elements.run(x, far)
+    np.testing.assert_array_equal(found, x[[[1, 3, 3], [0, 0, 3]], [0, 1, 2]])
+    points = imported("""
+        g (float[n, m] x, int64[k, 2] i) => (float[k] y) { y = GatherND (x, i) }""")
+    (found,) = points.run(x, np.array([[1, 9], [10**15, -1], [-(10**15), -3]]))
+    np.testing.assert_array_equal(found, x[[1, 3, 0], [2, 2, 0]])
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul"])
+def test_updates_outside_of_the_data_are_left_out(imported: Load, reduction: str) -> None:
+    """onnxruntime refuses them; they must not write what lies beyond the data."""
+    x, updates = random(4, 3), random(2, 3)
+    elements = imported(f"""
+        g (float[n, 3] x, int64[k, 3] i, float[k, 3] u) => (float[n, 3] y) {{
+            y = ScatterElements <reduction = "{reduction}"> (x, i, u) }}""")
+    expected = x.copy()
+    combine = {"none": lambda _, u: u, "add": np.add, "mul": np.multiply}[reduction]
+    expected[-1, 2] = combine(expected[-1, 2], updates[1, 2])
+    (found,) = elements.run(x, np.array([[4, -5, 10**15], [-(10**15), 7, -1]]), updates)
+    np.testing.assert_array_equal(found, expected)
+    rows = imported(f"""
+        g (float[n, 3] x, int64[k, 1] i, float[k, 3] u) => (float[n, 3] y) {{
+            y = ScatterND <reduction = "{reduction}"> (x, i, u) }}""")
+    expected = x.copy()
+    expected[2] = combine(expected[2], updates[1])
+    (found,) = rows.run(x, np.array([[10**15], [-2]]), updates)
+    np.testing.assert_array_equal(found, expected)
+    (found,) = rows.run(np.zeros((0, 3), np.float32), np.array([[0], [-1]]), updates)
+    assert found.shape == (0, 3)
