@@ -171,7 +171,7 @@ def test_a_run_that_ends_its_process() -> None:
     with ChildProcess() as process:
         session = RelaxSession(model, Settings(), process)
         with pytest.raises(ExecutionError):
-            session.run({"x": EndsTheProcess()})
+            session.run({"x": [EndsTheProcess()]})
         given = {"x": np.array([5, 6, 7])}
         np.testing.assert_array_equal(session.run(given), [-given["x"]])
         assert 0 < session.latency(given, 0.01) < 1

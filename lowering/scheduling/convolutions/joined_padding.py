@@ -25,7 +25,8 @@ from ..products.convolution_form import (
     sum_of,
 )
 from ..relax.dataflow import with_body
-from ..relax.joined_kernels import called_together, without_unused
+from ..relax.joined_kernels import without_unused
+from ..relax.joint_kernel import called_together
 from ..relax.size_names import name_kernel_sizes
 
 _CALL_TIR = ir.Op.get("relax.call_tir")

@@ -111,7 +111,9 @@ def _scatter_nd_kernel(
             _copy(data, result, dims)
             with ExitStack() as loops:
                 row = _loops(loops, rows)
-                places = [_from_front(indices[(*row, axis)], dims[axis]) for axis in range(depth)]
+                coordinates = [(*row, axis) for axis in range(depth)]
+                pairs = zip(coordinates, dims, strict=False)
+                places = [_from_front(indices[at], size) for at, size in pairs]
                 limits = [place < size for place, size in zip(places, dims, strict=False)]
                 loops.enter_context(ib.If(tirx.all(*[place >= 0 for place in places], *limits)))
                 loops.enter_context(ib.Then())

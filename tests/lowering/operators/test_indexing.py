@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -371,7 +374,9 @@ def test_updates_outside_of_the_data_are_left_out(imported: Load, reduction: str
         g (float[n, 3] x, int64[k, 3] i, float[k, 3] u) => (float[n, 3] y) {{
             y = ScatterElements <reduction = "{reduction}"> (x, i, u) }}""")
     expected = x.copy()
-    combine = {"none": lambda _, u: u, "add": np.add, "mul": np.multiply}[reduction]
+    combine: Callable[[Any, Any], Any] = {
+        "none": lambda _, update: update, "add": operator.add, "mul": operator.mul
+    }[reduction]  # fmt: skip
     expected[-1, 2] = combine(expected[-1, 2], updates[1, 2])
     (found,) = elements.run(x, np.array([[4, -5, 10**15], [-(10**15), 7, -1]]), updates)
     np.testing.assert_array_equal(found, expected)
