@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import relax, sym, te, tirx
@@ -37,23 +38,75 @@ def gather(ctx: ConverterContext) -> Value:
 def gather_elements(ctx: ConverterContext) -> Value:
     """GatherElements, see https://onnx.ai/onnx/operators/onnx__GatherElements.html.
 
-    TVM has no kernel for no indices.
+    TVM's kernel reads any memory at an index outside of the data, and does not count negative ones
+    from the end.
     """
-    data, dims = ctx.inputs[0], known_dims(ctx.inputs[1])
-    if dims is not None and any(as_int(size) == 0 for size in dims):
-        return relax.op.zeros(relax.ShapeExpr(dims), str(data.ty.dtype))
-    return ctx.by_tvm()
+    data, indices = ctx.inputs[0], ctx.inputs[1]
+    places = dims_of(indices, "indices")
+    if any(as_int(size) == 0 for size in places):
+        return relax.op.zeros(relax.ShapeExpr(places), str(data.ty.dtype))
+    axis = ctx.attr("axis", 0) % len(dims_of(data, "data"))
+    data = _covering(ctx, data, places, axis)
+    return ctx.call_te(_gather_elements, data, indices, axis, name="gather_elements")
+
+
+def _gather_elements(data: Any, indices: Any, axis: int) -> Any:
+    def element(*at: Any) -> Any:
+        place = _place(indices(*at), data.shape[axis])
+        return data(*at[:axis], place, *at[axis + 1 :])
+
+    return te.compute(indices.shape, element, name="gather_elements", tag="injective")
+
+
+def _place(index: Any, size: Any) -> Any:
+    """Where an index points along an axis: negative ones count from the end, and those outside of
+    the data, which ONNX does not allow, are taken for the first or the last.
+    """
+    index = tirx.Cast("int64", index)
+    index = tirx.Select(index < 0, index + size, index)
+    return tirx.max(tirx.min(index, size - 1), ZERO)
+
+
+def _covering(ctx: ConverterContext, data: Value, places: Sequence[Any], axis: int) -> Value:
+    """Data of at least the sizes `places` along all axes but one; a run with less fails."""
+    dims = dims_of(data, "data")
+    if len(dims) != len(places):
+        raise UnsupportedError(f"the data has {len(dims)} axes, the indices have {len(places)}")
+    analyzer = sym.Analyzer()
+    for other, (size, own) in enumerate(zip(places, dims, strict=True)):
+        if other != axis and not analyzer.can_prove_equal(size, own):
+            data = require_size(ctx.bb, data, other, own + tirx.max(size - own, ZERO))
+    return data
 
 
 @converts("GatherND")
 def gather_nd(ctx: ConverterContext) -> Value:
-    """GatherND, see https://onnx.ai/onnx/operators/onnx__GatherND.html."""
-    places = known_dims(ctx.inputs[1])
-    if not places or as_int(places[-1]) is None:
+    """GatherND, see https://onnx.ai/onnx/operators/onnx__GatherND.html.
+
+    TVM's kernel reads any memory at an index outside of the data.
+    """
+    data, indices = ctx.inputs[0], ctx.inputs[1]
+    dims, places = dims_of(data, "data"), known_dims(indices)
+    depth = as_int(places[-1]) if places else None
+    if places is None or depth is None:
         raise UnsupportedError(
             "the last size of the indices, which decides the rank of the result, is not known"
         )
-    return ctx.by_tvm()
+    batch = ctx.attr("batch_dims", 0)
+    indices = match_dims(ctx.bb, indices, [*dims[:batch], *places[batch:]])
+    return ctx.call_te(_gather_nd, data, indices, depth, batch, name="gather_nd")
+
+
+def _gather_nd(data: Any, indices: Any, depth: int, batch: int) -> Any:
+    outer, sizes = indices.shape[:-1], data.shape[batch : batch + depth]
+
+    def element(*at: Any) -> Any:
+        row, inner = at[: len(outer)], at[len(outer) :]
+        found = [_place(indices(*row, number), size) for number, size in enumerate(sizes)]
+        return data(*row[:batch], *found, *inner)
+
+    shape = [*outer, *data.shape[batch + depth :]]
+    return te.compute(shape, element, name="gather_nd", tag="injective")
 
 
 @converts("OneHot")
@@ -140,15 +193,10 @@ def scatter_elements(ctx: ConverterContext) -> Value:
     """
     data, indices, updates = ctx.inputs[0], ctx.inputs[1], ctx.inputs[2]
     dims, places = dims_of(data, "data"), dims_of(indices, "indices")
-    if len(dims) != len(places):
-        raise UnsupportedError(f"the data has {len(dims)} axes, the indices have {len(places)}")
     axis, reduction = ctx.attr("axis", 0) % len(dims), ctx.attr("reduction", "none")
     if reduction not in _REDUCTIONS:
         raise UnsupportedError(f"the reduction is {reduction!r}, not {' or '.join(_REDUCTIONS)}")
-    analyzer = sym.Analyzer()
-    for other, (size, own) in enumerate(zip(places, dims, strict=True)):
-        if other != axis and not analyzer.can_prove_equal(size, own):
-            data = require_size(ctx.bb, data, other, own + tirx.max(size - own, ZERO))
+    data, analyzer = _covering(ctx, data, places, axis), sym.Analyzer()
     inner = [other for other in range(1, len(dims)) if other not in (axis, axis + 1)]
     if all(analyzer.can_prove_equal(dims[other], places[other]) for other in inner):
         kind = "update" if reduction == "none" else reduction

@@ -25,7 +25,6 @@ from ..kernels.affine import static_size
 from ..kernels.math_functions import compute_in_float32
 from ..relax.size_names import BROADCAST, OPAQUE
 from .extremes import legalize_extreme
-from .gather import GATHERS
 from .roi_align import legalize_roi_align
 from .scatter import SCATTERS, legalize_scatter
 
@@ -92,7 +91,7 @@ def _legalizations() -> dict[str, LegalizeFunc]:
     reshapes = {name: partial(_reshape, known[name]) for name in _RESHAPES}
     changed = reshapes | means | where | roi_align | extremes | larger | scatter
     own = {"relax.concat": partial(_concat, known["relax.concat"])}
-    return known | changed | own | GATHERS | {"relax.nn.relu": _relu}
+    return known | changed | own | {"relax.take": _take, "relax.nn.relu": _relu}
 
 
 @dataclass(frozen=True)
@@ -490,3 +489,31 @@ def _relu(bb: relax.BlockBuilder, call: Any) -> Any:
         return te.compute(x.shape, lambda *i: tirx.Max(zero, x(*i)), name="relu", tag="elemwise")
 
     return bb.call_te(relu, *call.args)
+
+
+def _take(bb: relax.BlockBuilder, call: Any) -> Any:
+    """TVM's own kernel prints for each that it does not check indices, and reads any memory.
+
+    ONNX does not allow indices outside of the data; here they are taken for the first or last. That
+    there is a first is not checked: a test of the size beside each element takes three times as
+    long as the copy of a row.
+    """
+    data, indices = call.args
+    axis, mode = call.attrs.axis, str(call.attrs.mode)
+    if axis is None or mode != "fast":
+        return bb.call_te(topi.take, data, indices, axis, mode=mode)
+
+    def take(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        first = int(axis) % len(data.shape)
+        end = first + len(indices.shape)
+        shape = [*data.shape[:first], *indices.shape, *data.shape[first + 1 :]]
+        last = data.shape[first] - 1
+
+        def element(*places: Any) -> Any:
+            index = indices(*places[first:end]).astype("int64")
+            index = tirx.max(tirx.min(index, last), 0)
+            return data(*places[:first], index, *places[end:])
+
+        return te.compute(shape, element, name="T_take", tag="injective")
+
+    return bb.call_te(take, data, indices)
