@@ -303,6 +303,8 @@ def _counter(m: Match, view: LoopView, comparison: Comparison) -> Counter:
     if down:
         m.need(wide, "{} may count past the end of its type", value, at=value)
         _need_end_before_overflow(m, dtype, start, -step, limit)
+    elif step > 1 and not wide:
+        _need_no_wrap_around(m, dtype, step, limit)
     cast = dtype != INT64 or m.facts.dtype(limit) != INT64
     return Counter(
         start=start,
@@ -363,6 +365,19 @@ def _need_end_before_overflow(
         limit,
         at=limit,
     )
+
+
+def _need_no_wrap_around(m: Match, dtype: int, step: int, limit: Tensor) -> None:
+    """Declines where a counter that goes up may jump over the largest number of its type.
+
+    It goes on from the lowest number then, and may meet the limit in a later round.
+    """
+    number = _known_integer(m, limit)
+    low, high = (None, None) if number is None else symbolic.bounds(number)
+    ends = number is not None and low is not None and _is_within_margin(m, limit)
+    if high is not None:
+        ends = high <= _limits(dtype)[1] - step
+    m.need(ends, "{} may be close to the largest number of its type", limit, at=limit)
 
 
 def _is_invariant(m: Match, view: LoopView, value: Tensor) -> bool:
@@ -478,8 +493,8 @@ def _count_with_overflow(
     """The number of the values first, first + step, … that are within the limit.
 
     The last of them is the number (limit - first) / step. If the value after it is not past the
-    limit, the counter or the difference has overflowed: such a loop never ends, or has so many
-    iterations that their number does not matter.
+    limit, the counter or the difference has overflowed: such a loop never ends, or goes through so
+    many numbers of its type that the number of iterations does not matter.
     """
     first = _first_compared(emit, counter, checks_start)
     span = emit("Sub", limit, first)

@@ -380,6 +380,37 @@ def test_limits_whose_distance_may_not_fit_int64(
     assert words in reason_of(InferTripCount, _checked_first(kind, change, comparison))
 
 
+def _counts_up(kind: str, step: int, limit: str) -> onnx.ModelProto:
+    """Counts to the input `n`, or to a constant."""
+    return parse(
+        f"""g (float x, {kind} n) => (float y, {kind} k)
+        <bool go = {{1}}, {kind} st = {{0}}, {kind} v = {{{step}}}, {kind} fixed = {{100}},
+         {kind} high = {{2147480000}}> {{
+        k, y = Loop (, go, st, x) <body = b (int64 i, bool ci, {kind} t, float s)
+            => (bool co, {kind} tn, float so) {{
+            tn = Add(t, v) so = Neg(s) co = Less(tn, {limit}) }}> }}""",
+        21,
+        10,
+    )
+
+
+@pytest.mark.parametrize("limit", ["n", "high"])
+def test_a_counter_that_may_wrap_around(limit: str) -> None:
+    """From 0 by 10,000,000 it jumps over the end of int32, and meets 2,146,483,647 in the end."""
+    model = _counts_up("int32", 10_000_000, limit)
+    words = reason_of(InferTripCount, model)
+    assert "may be close to the largest number of its type" in words
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "limit"),
+    [("int32", 10_000_000, "fixed"), ("int32", 1, "n"), ("int32", 100, "n"), ("int64", 9, "n")],
+)
+def test_a_counter_that_wraps_around_late_or_never(kind: str, step: int, limit: str) -> None:
+    model = _counts_up(kind, step, limit)
+    assert_equivalent(model, _counts(model), Feeds(values={"n": [-3, 0, 1, 250, 1000]}))
+
+
 def test_a_counter_counts_down_from_any_number_to_a_small_one() -> None:
     text = """g (float x, int64 n) => (float y) <int64 one = {1}, int64 z = {0}> {
       c = Greater(n, z)
