@@ -191,6 +191,8 @@ def _recurrent_operator(lifter: Lifter, node: Node) -> list[LiftedValue]:
     x = lifter.operand(node, 0)
     if x.axes[0] != 1:
         raise Miss("it runs over more than one time step")
+    if x.form.width != x.axes[2]:
+        raise Miss("the entries of the batch of its input {} are constant", node.inputs[0])
     bidirectional = direction(node) == "bidirectional"
     results = [_direction(lifter, node, x, k) for k in range(1 + bidirectional)]
     count, hidden, batch = len(results), results[0][0].width, x.axes[1]

@@ -122,6 +122,18 @@ def test_one_step_operators_that_skip_a_slice() -> None:
     rewritten(parse(text, opset=21), FEEDS, 1e-5)
 
 
+def test_one_step_operators_of_which_the_first_reads_a_constant_batch() -> None:
+    """As a decoder that starts with the embedding of a token for all entries."""
+    text = f"""m (int64[3] k, float[1,3,3] h0) => (float[1,3,3] h2)
+      <{ONE_STEP_WEIGHTS}, {constant("x0", 1, 3, 2)}, {constant("table", 5, 2)}, {integers(nil=[0])}> {{
+      Y0, h1 = GRU<hidden_size=3>(x0, W, R, , , h0)
+      e = Gather(table, k) x1 = Unsqueeze(e, nil)
+      Y1, h2 = GRU<hidden_size=3>(x1, W, R, , , h1) }}"""
+    model = parse(text, opset=21)
+    assert "only one copy of the cell is found" in _reasons(model)
+    rewritten(model, Feeds(values={"k": [np.array([0, 4, 2])]}), 1e-5)
+
+
 def test_copies_whose_initial_state_gets_an_axis() -> None:
     """Only the first copy reads through the Unsqueeze."""
     copy = """t@ = Constant<value_int=@>() x@ = Gather<axis=0>(x, t@) p@ = MatMul(x@, w)
