@@ -18,7 +18,7 @@ from typing import Any
 
 import tvm
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import ir, sym, tirx
 
 from ...processor import has_features
 from .map_kernels import map_bodies, map_kernels
@@ -113,7 +113,7 @@ def _with_outlined_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 def _with_expanded_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     def replace(call: Any) -> Any:
         function = _outlined_function(call)
-        return call if function is None else function(call.args[1])
+        return call if function is None else function(_without_hidden_constant(call.args[1]))
 
     body = tvm_ffi.structural_map(kernel.body, (ir.Call, replace), order="post")
     if body.same_as(kernel.body):
@@ -121,6 +121,22 @@ def _with_expanded_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     target = (kernel.attrs or {}).get("target")
     with target if target is not None else nullcontext():
         return kernel.with_body(_with_scales(body))
+
+
+def _without_hidden_constant(argument: Expr) -> Expr:
+    """A constant in place of an expression such as x - x, which TVM's simplifier makes one.
+
+    TVM's code generator would find the constant behind a name, and refuse to define it twice.
+    """
+    if isinstance(argument, (ir.TensorLoad, ir.Var)):
+        return argument
+    simple = sym.Analyzer().simplify(argument)
+    return simple if isinstance(_scalar(simple), tirx.FloatImm) else argument
+
+
+def _scalar(value: Expr) -> Expr:
+    """What all lanes of a broadcast are; the value itself if it is none."""
+    return value.value if isinstance(value, tirx.Broadcast) else value
 
 
 def _outlined_function(call: Any) -> Callable[[Expr], Expr] | None:
@@ -164,8 +180,7 @@ def compute_in_float32(module: tvm.IRModule) -> tvm.IRModule:
 def _power(call: Any) -> Expr:
     """A product in place of a power with a small constant exponent."""
     x, exponent = call.args
-    if isinstance(exponent, tirx.Broadcast):
-        exponent = exponent.value
+    exponent = _scalar(exponent)
     number = exponent.value if isinstance(exponent, tirx.FloatImm) else None
     if number not in _PRODUCTS:
         return call
@@ -216,14 +231,24 @@ def _with_sign(x: Expr, exponent: Expr, power: Expr) -> Expr:
     has_sign = _reinterpreted(x, "int32") < 0  # of -0.0, too
     is_negative = tirx.all(x < _constant(0, x), x > _constant(-math.inf, x))
     is_undefined = tirx.all(is_negative, tirx.Not(is_integer))
-    of_negative = tirx.Select(is_undefined, _constant(math.nan, x), power)
-    return tirx.Select(tirx.all(has_sign, is_odd), -power, of_negative)
+    of_negative = _select(is_undefined, _constant(math.nan, x), power)
+    return _select(tirx.all(has_sign, is_odd), -power, of_negative)
 
 
 def _named(value: Expr, use: Callable[[Expr], Expr]) -> Expr:
-    """use(value), with the value computed once."""
+    """use(value), with the value computed once; a constant needs no name."""
+    if isinstance(_scalar(value), (tirx.FloatImm, tirx.IntImm)):
+        return use(value)
     variable = tirx.Var("value", value.ty)
     return tirx.Let(variable, value, use(variable))
+
+
+def _select(condition: Expr, a: Expr, b: Expr) -> Expr:
+    """a where the condition holds, otherwise b."""
+    known = _scalar(condition)
+    if isinstance(known, tirx.IntImm):
+        return a if known.value else b
+    return tirx.Select(condition, a, b)
 
 
 def _constant(number: float, like: Expr) -> Expr:
@@ -253,8 +278,8 @@ def _clamp(x: Expr, low: float, high: float) -> Expr:
     """x bounded to [low, high]; NaN stays NaN, unlike with min and max."""
     low_, high_ = _constant(low, x), _constant(high, x)
     # LLVM makes one instruction of each choice, but not if both compare x.
-    below = tirx.Select(x > high_, high_, x)
-    return _named(below, lambda below: tirx.Select(below < low_, low_, below))
+    below = _select(x > high_, high_, x)
+    return _named(below, lambda below: _select(below < low_, low_, below))
 
 
 def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
@@ -355,15 +380,15 @@ def _log(x: Expr) -> Expr:
 def _with_special_values(x: Expr, logarithm: Expr) -> Expr:
     """`logarithm` for positive finite x; ∞, -∞ for 0, and NaN for negative numbers and NaN."""
     zero = _constant(0, x)
-    of_others = tirx.Select(tirx.EQ(x, zero), _constant(-math.inf, x), _constant(math.nan, x))
-    of_positive = tirx.Select(x > _constant(_LARGEST, x), x, logarithm)
-    return tirx.Select(x > zero, of_positive, of_others)
+    of_others = _select(tirx.EQ(x, zero), _constant(-math.inf, x), _constant(math.nan, x))
+    of_positive = _select(x > _constant(_LARGEST, x), x, logarithm)
+    return _select(x > zero, of_positive, of_others)
 
 
 def _log_of_positive(x: Expr) -> Expr:
     is_denormal = x < _constant(_LEAST_NORMAL, x)
-    scale = tirx.Select(is_denormal, _constant(2**_EXPONENT_BITS, x), _constant(1, x))
-    shift = tirx.Select(is_denormal, _constant(_EXPONENT_BITS, x), _constant(0, x))
+    scale = _select(is_denormal, _constant(2**_EXPONENT_BITS, x), _constant(1, x))
+    shift = _select(is_denormal, _constant(_EXPONENT_BITS, x), _constant(0, x))
 
     def of_normal(x: Expr) -> Expr:
         bits = _reinterpreted(x, "int32")
@@ -395,7 +420,7 @@ def _log1p(x: Expr) -> Expr:
     def of_sum(x: Expr, total: Expr) -> Expr:
         ratio = x * (_log(total) / (total - one))
         is_itself = tirx.Or(tirx.EQ(total, one), x > _constant(_LARGEST, x))
-        return tirx.Select(is_itself, x, ratio)
+        return _select(is_itself, x, ratio)
 
     return _named(x, lambda x: _named(x + one, lambda total: of_sum(x, total)))
 
@@ -420,11 +445,11 @@ def _tanh(x: Expr) -> Expr:
     def of_magnitude(x: Expr, magnitude: Expr) -> Expr:
         one, two = _constant(1, x), _constant(2, x)
         far = one - two / (_exp(magnitude * two) + one)
-        signed = _named(far, lambda far: tirx.Select(x < _constant(0, x), -far, far))
-        return tirx.Select(magnitude < _constant(_TANH_POLYNOMIAL_LIMIT, x), near_zero(x), signed)
+        signed = _named(far, lambda far: _select(x < _constant(0, x), -far, far))
+        return _select(magnitude < _constant(_TANH_POLYNOMIAL_LIMIT, x), near_zero(x), signed)
 
     def of_named(x: Expr) -> Expr:
-        magnitude = tirx.Select(x < _constant(0, x), -x, x)
+        magnitude = _select(x < _constant(0, x), -x, x)
         return _named(magnitude, lambda magnitude: of_magnitude(x, magnitude))
 
     return _named(x, of_named)
@@ -519,7 +544,7 @@ def _asin(x: Expr) -> Expr:
     def of_near(_: Expr, signs: Expr, is_far: Expr, near: Expr) -> Expr:
         doubled = near + near - _constant(_HALF_PI_REST, near)
         far = _constant(_HALF_PI, near) - doubled
-        return _negated(tirx.Select(is_far, far, near), signs)
+        return _negated(_select(is_far, far, near), signs)
 
     return _by_small_angle(x, of_near)
 
@@ -528,8 +553,8 @@ def _acos(x: Expr) -> Expr:
     def of_near(x: Expr, signs: Expr, is_far: Expr, near: Expr) -> Expr:
         half, rest = _constant(_HALF_PI, near), _constant(_HALF_PI_REST, near)
         doubled = near + near
-        far = tirx.Select(x < _constant(0, x), half + half - (doubled - (rest + rest)), doubled)
-        return tirx.Select(is_far, far, half - (_negated(near, signs) - rest))
+        far = _select(x < _constant(0, x), half + half - (doubled - (rest + rest)), doubled)
+        return _select(is_far, far, half - (_negated(near, signs) - rest))
 
     return _by_small_angle(x, of_near)
 
@@ -542,10 +567,10 @@ def _by_small_angle(x: Expr, use: Callable[[Expr, Expr, Expr, Expr], Expr]) -> E
     def of_parts(x: Expr, magnitude: Expr, signs: Expr) -> Expr:
         is_far = magnitude > _constant(_ASIN_POLYNOMIAL_LIMIT, x)
         to_one = (_constant(1, x) - magnitude) * _constant(0.5, x)
-        square = tirx.Select(is_far, to_one, magnitude * magnitude)
+        square = _select(is_far, to_one, magnitude * magnitude)
 
         def of_square(square: Expr) -> Expr:
-            root = tirx.Select(is_far, _square_root(square), magnitude)
+            root = _select(is_far, _square_root(square), magnitude)
             return _named(root, lambda root: of_root(square, root))
 
         def of_root(square: Expr, root: Expr) -> Expr:
@@ -591,9 +616,9 @@ def _atan(x: Expr) -> Expr:
 
         def of_near(near: Expr) -> Expr:
             far = _constant(_HALF_PI, x) - (near - _constant(_HALF_PI_REST, x))
-            return _negated(tirx.Select(is_far, far, near), signs)
+            return _negated(_select(is_far, far, near), signs)
 
-        return _named(tirx.Select(is_far, one / magnitude, magnitude), of_tangent)
+        return _named(_select(is_far, one / magnitude, magnitude), of_tangent)
 
     return _with_signs_apart(x, of_parts)
 
