@@ -7,11 +7,12 @@ entry of an axis, or one for each block of an axis.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
-from tvm import relax
+from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..small_types import dtype_name
@@ -220,37 +221,43 @@ def matmul_n_bits(ctx: ConverterContext) -> Value:
         raise UnsupportedError("`bits` is not 2, 4 or 8, or the weights are packed for a GPU")
     if order is not None:
         raise UnsupportedError("the rows of the weights are in another order (`g_idx`)")
-    op, blocks = relax.op, -(-depth // block)
-    scales = op.reshape(_widened(ctx, scales, "float32"), (width, blocks, 1))
-    if zeros is None:
-        zeros = relax.const(2.0 ** (bits - 1), "float32")
-    elif str(zeros.ty.dtype) == "uint8":
-        zeros = op.reshape(zeros, (width, -(-blocks * bits // 8)))
-        zeros = op.strided_slice(_unpacked(ctx, zeros, bits), [1], [0], [blocks])
-        zeros = op.reshape(zeros, (width, blocks, 1))
-    else:
-        zeros = op.reshape(_widened(ctx, zeros, "float32"), (width, blocks, 1))
-    packed = op.reshape(packed, (width, blocks, block * bits // 8))
-    weights = op.multiply(op.subtract(_unpacked(ctx, packed, bits), zeros), scales)
-    weights = op.reshape(weights, (width, blocks * block))
-    weights = op.strided_slice(weights, [1], [0], [depth])
-    weights = ctx.bb.normalize(op.permute_dims(weights))
-    product = ctx.apply("MatMul", data, ctx.cast(weights, str(data.ty.dtype)))
+    blocks = -(-depth // block)
+    arguments = [
+        relax.op.reshape(packed, (width, blocks, block * bits // 8)),
+        relax.op.reshape(_widened(ctx, scales, "float32"), (width, blocks)),
+    ]
+    if zeros is not None and str(zeros.ty.dtype) == "uint8":
+        arguments.append(relax.op.reshape(zeros, (width, -(-blocks * bits // 8))))
+    elif zeros is not None:
+        arguments.append(relax.op.reshape(_widened(ctx, zeros, "float32"), (width, blocks)))
+
+    def weights(packed: Any, scales: Any, *zeros: Any) -> Any:
+        def element(k: Any, column: Any) -> Any:
+            number, place = tirx.floordiv(k, block), tirx.floormod(k, block)
+            value = _few_bits(packed, (column, number), place, bits)
+            zero = tirx.const(2.0 ** (bits - 1), "float32")
+            if zeros and zeros[0].dtype == "uint8":
+                zero = _few_bits(zeros[0], (column,), number, bits)
+            elif zeros:
+                zero = zeros[0](column, number)
+            return (value - zero) * scales(column, number)
+
+        return te.compute([depth, width], element, name="weights")
+
+    arguments = [ctx.bb.normalize(argument) for argument in arguments]
+    # One kernel: the budget of what is computed when the module is compiled counts all results.
+    floats = ctx.call_te(weights, *arguments, name="dequantize_weights")
+    product = ctx.apply("MatMul", data, ctx.cast(floats, str(data.ty.dtype)))
     return product if bias is None else ctx.apply("Add", product, bias)
 
 
-def _unpacked(ctx: ConverterContext, packed: Value, bits: int) -> Value:
-    """The numbers in the bytes along the last axis, as float32; the first is in the lowest bits."""
-    packed = ctx.bb.normalize(packed)
-    mask = relax.const(2**bits - 1, "uint8")
-    parts = []
-    for shift in range(0, 8, bits):
-        moved = relax.op.right_shift(packed, relax.const(shift, "uint8")) if shift else packed
-        part = relax.op.bitwise_and(moved, mask) if bits < 8 else moved
-        parts.append(relax.op.expand_dims(relax.op.astype(part, "float32"), -1))
-    *outer, last = dims_of(packed, "weights")
-    whole = ctx.bb.normalize(relax.op.concat(parts, -1) if len(parts) > 1 else parts[0])
-    return ctx.bb.normalize(relax.op.reshape(whole, [*outer, last * len(parts)]))
+def _few_bits(packed: Any, row: Sequence[Any], place: Any, bits: int) -> Any:
+    """A number in the bytes of a row, as float32; the first is in the lowest bits."""
+    count = 8 // bits
+    byte = packed(*row, tirx.floordiv(place, count))
+    shift = tirx.Cast("uint8", tirx.floormod(place, count) * bits)
+    mask = tirx.const(2**bits - 1, "uint8")
+    return tirx.Cast("float32", tirx.bitwise_and(tirx.shift_right(byte, shift), mask))
 
 
 _Operand = tuple[Value, Value]
