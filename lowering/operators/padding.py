@@ -12,7 +12,7 @@ from tvm import relax, sym, te, tirx
 from ...rewrite.errors import UnsupportedError
 from ..values import Constant, Value, as_int, fresh_dim
 from .axes import counted_from_front
-from .broadcasting import ZERO, dims_of, match_dims
+from .broadcasting import ONE, ZERO, dims_of, match_dims, require_size
 from .registry import Accepts, ConverterContext, converts
 from .sizes import read_sizes, sizes_of, with_length
 
@@ -36,6 +36,7 @@ def pad(ctx: ConverterContext) -> Value:
         fill = relax.const(0, data.ty.dtype) if fill is None else fill
         result = pad_with(ctx, data, fill, before, after)
     else:
+        data = _with_something_to_copy(ctx, data, before, after)
         sources = partial(_pad_by_copies, _SOURCES[mode])
         result = ctx.call_te(sources, data, before, after, name="pad")
     if read_sizes(pads) is not None:
@@ -121,6 +122,23 @@ def _pad_with_number(number: Any, data: Any, before: Sequence[Any], after: Seque
     return te.compute(_padded_shape(data, before, after), element, name="pad")
 
 
+def _with_something_to_copy(
+    ctx: ConverterContext, data: Value, before: Sequence[Any], after: Sequence[Any]
+) -> Value:
+    """The data; a run fails if no element of a padded axis is left that the others could copy."""
+    dims = dims_of(data, "data")
+    for axis, (size, *amounts) in enumerate(zip(dims, before, after, strict=True)):
+        missing = sym.Analyzer().simplify(tirx.max(ONE - _kept(size, *amounts), ZERO))
+        if _is_padded(amounts) and as_int(missing) != 0:
+            data = require_size(ctx.bb, data, axis, size + missing)
+    return data
+
+
+def _kept(size: Any, start: Any, end: Any) -> Any:
+    """How many elements of an axis negative amounts leave."""
+    return size + tirx.min(start, 0) + tirx.min(end, 0)
+
+
 def _pad_by_copies(
     source: Callable[[Any, Any], Any], data: Any, before: Sequence[Any], after: Sequence[Any]
 ) -> Any:
@@ -128,8 +146,8 @@ def _pad_by_copies(
         if not _is_padded((start, end)):
             return position
         # A negative amount removes elements first: what is left is copied.
-        removed, rest = tirx.max(-start, 0), size + tirx.min(start, 0) + tirx.min(end, 0)
-        return source(position - tirx.max(start, 0), rest) + removed
+        place = source(position - tirx.max(start, 0), _kept(size, start, end))
+        return place + tirx.max(-start, 0)
 
     def element(*positions: Any) -> Any:
         axes = zip(positions, data.shape, before, after, strict=True)

@@ -1,4 +1,6 @@
-"""Operators on shapes: Reshape, Expand, Tile, Squeeze, Unsqueeze, SpaceToDepth, Shape and Size."""
+"""Operators on shapes: Reshape, Expand, Tile, Squeeze, Unsqueeze, DepthToSpace,
+SpaceToDepth, Shape and Size.
+"""
 
 from __future__ import annotations
 
@@ -315,6 +317,18 @@ def transpose(ctx: ConverterContext) -> Value:
 
 _SPACE_TO_DEPTH_ORDERS = {"DCR": (0, 3, 5, 1, 2, 4), "CRD": (0, 1, 3, 5, 2, 4)}
 """The transposition of [batch, channel, row, row in block, column, column in block], by mode."""
+
+
+@converts("DepthToSpace")
+def depth_to_space(ctx: ConverterContext) -> Value:
+    """DepthToSpace, see https://onnx.ai/onnx/operators/onnx__DepthToSpace.html.
+
+    A run fails if the channels are not a whole number of blocks.
+    """
+    data, block = ctx.inputs[0], ctx.attrs["blocksize"]
+    channels = dims_of(data, "data")[1]
+    blocks = tirx.floordiv(channels, block * block)
+    return ctx.by_tvm([require_size(ctx.bb, data, 1, blocks * (block * block))])
 
 
 @converts("SpaceToDepth")

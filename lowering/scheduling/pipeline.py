@@ -91,8 +91,9 @@ from .relax.memory_plan import plan_memory
 from .relax.packing import mark_constant_operands, pack_constants
 from .relax.reshapes import restore_reshapes
 from .relax.shared_shapes import share_shapes
-from .relax.size_checks import check_sizes
+from .relax.size_checks import check_sizes, mark_equal_sizes
 from .relax.size_names import ELEMENTWISE, INJECTIVE, OPAQUE, name_kernel_sizes, name_sizes
+from .relax.storage_sizes import limit_storage_sizes
 from .relax.trip_counts import pass_trip_counts
 
 _CALL_TIR = ir.Op.get("relax.call_tir")
@@ -152,6 +153,8 @@ def lower_to_kernels(module: tvm.IRModule) -> tvm.IRModule:
 def _run(module: tvm.IRModule, fuse_loops: bool) -> tvm.IRModule:
     target = tvm.target.Target.current(allow_none=True) or tvm.target.Target("llvm")
     with target:
+        if is_for_llvm():
+            module = _module_pass(mark_equal_sizes)(module)
         inference = _without_loops(module, fuse_loops)
         if is_for_llvm():
             return _for_cpu()(inference)
@@ -199,6 +202,7 @@ def _for_cpu() -> Any:
             passes.LowerAllocTensor(),
             passes.KillAfterLastUse(),
             passes.LowerRuntimeBuiltin(),
+            _module_pass(limit_storage_sizes),
             passes.ComputePrimValue(),
             _module_pass(share_shapes),
             passes.VMShapeLower(),

@@ -55,3 +55,22 @@ def test_padding_of_what_negative_amounts_leave(imported: Load, mode: str, pads:
     g (float[n, m] x, int64[4] pads) => (float[p, q] y) {{
         y = Pad <mode = "{mode}"> (x, pads) }}""")
     model.check(np.arange(30, dtype=np.float32).reshape(5, 6), np.array(pads))
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect", "wrap"])
+def test_padding_by_copies_of_nothing(imported: Load, mode: str) -> None:
+    """onnxruntime refuses it; what lies beyond the data must not be read."""
+    by_input = imported(f"""
+        <ir_version: 9, opset_import: ["" : 19]>
+        g (float[n] x, int64[2] pads) => (float[?] y) {{ y = Pad<mode = "{mode}">(x, pads) }}""")
+    by_input.check(random(5), np.array([2, 3]))
+    for size, pads in ((0, [1, 1]), (5, [-6, 8]), (5, [-5, 3])):
+        with pytest.raises(RuntimeError, match="match_cast error"):
+            by_input.run(random(size), np.array(pads))
+    fixed = imported(f"""
+        <ir_version: 9, opset_import: ["" : 19]>
+        g (float[n] x) => (float[?] y) <int64[2] pads = {{2, 1}}> {{
+            y = Pad<mode = "{mode}">(x, pads) }}""")
+    fixed.check(random(3))
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        fixed.run(random(0))

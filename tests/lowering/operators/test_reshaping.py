@@ -148,3 +148,34 @@ def test_a_shape_that_is_an_attribute(imported: Load) -> None:
     <ir_version: 3, opset_import: ["" : 4]>
     g (float[a, 3, b] x) => (float[?, ?, ?] y) { y = Reshape <shape = [-1, 0, 2]> (x) }
     """).check(random(2, 3, 4))
+
+
+@pytest.mark.parametrize("shape", ["2, 4", "-1, 4"])
+def test_a_reshape_to_another_number_of_elements(imported: Load, shape: str) -> None:
+    """The shape is constant; a view would read what lies beyond the data, or leave some out."""
+    model = imported(f"""
+        g (float[n] x) => (float[?, 4] y) <int64[2] shape = {{{shape}}}> {{
+            t = Reshape(x, shape) y = Neg(t) }}""")
+    model.check(random(8))
+    for count in (6, 11):
+        with pytest.raises(ValueError, match="The sizes of the inputs do not fit: n must be equal"):
+            model.run(random(count))
+
+
+def test_depth_to_space_of_a_part_of_a_block(imported: Load) -> None:
+    model = imported("""
+        g (float[n, c, h, w] x) => (float[?, ?, ?, ?] y) { y = DepthToSpace<blocksize = 2>(x) }""")
+    model.check(random(2, 8, 3, 2))
+    with pytest.raises(RuntimeError, match="match_cast error"):
+        model.run(random(2, 5, 3, 2))
+
+
+def test_sizes_whose_product_overflows(imported: Load) -> None:
+    """2**64 bytes are 0 as int64: a kernel would write behind an empty allocation."""
+    model = imported("""
+        g (int64[2] shape) => (float[?, ?] y, float[?, ?] z) <float[1] one = {1}> {
+            y = ConstantOfShape(shape) z = Expand(one, shape) }""")
+    model.check(np.array([2, 3]))
+    for shape in ([2**31, 2**31], [2**62, 4], [2**62, 2**62]):
+        with pytest.raises(RuntimeError, match="alloc"):
+            model.run(np.array(shape))
