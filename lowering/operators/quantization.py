@@ -15,8 +15,9 @@ import onnx
 from tvm import relax, te, tirx
 
 from ...rewrite.errors import UnsupportedError
+from ..scheduling.products.few_bits import FEW_BITS
 from ..small_types import dtype_name
-from ..values import Value, as_int
+from ..values import Constant, Value, as_int
 from .broadcasting import ONE, dims_of
 from .casts import FLOAT8, SMALL_INTEGERS
 from .convolution import conv_of_bytes
@@ -223,13 +224,13 @@ def matmul_n_bits(ctx: ConverterContext) -> Value:
         raise UnsupportedError("the rows of the weights are in another order (`g_idx`)")
     blocks = -(-depth // block)
     arguments = [
-        relax.op.reshape(packed, (width, blocks, block * bits // 8)),
-        relax.op.reshape(_widened(ctx, scales, "float32"), (width, blocks)),
+        _reshaped(ctx, packed, width, blocks, block * bits // 8),
+        _reshaped(ctx, scales, width, blocks, dtype="float32"),
     ]
     if zeros is not None and str(zeros.ty.dtype) == "uint8":
-        arguments.append(relax.op.reshape(zeros, (width, -(-blocks * bits // 8))))
+        arguments.append(_reshaped(ctx, zeros, width, -(-blocks * bits // 8)))
     elif zeros is not None:
-        arguments.append(relax.op.reshape(_widened(ctx, zeros, "float32"), (width, blocks)))
+        arguments.append(_reshaped(ctx, zeros, width, blocks, dtype="float32"))
 
     def weights(packed: Any, scales: Any, *zeros: Any) -> Any:
         def element(k: Any, column: Any) -> Any:
@@ -244,11 +245,20 @@ def matmul_n_bits(ctx: ConverterContext) -> Value:
 
         return te.compute([depth, width], element, name="weights")
 
-    arguments = [ctx.bb.normalize(argument) for argument in arguments]
     # One kernel: the budget of what is computed when the module is compiled counts all results.
-    floats = ctx.call_te(weights, *arguments, name="dequantize_weights")
+    marks = {FEW_BITS: [bits, block]}
+    floats = ctx.call_te(weights, *arguments, name="dequantize_weights", attributes=marks)
     product = ctx.apply("MatMul", data, ctx.cast(floats, str(data.ty.dtype)))
     return product if bias is None else ctx.apply("Add", product, bias)
+
+
+def _reshaped(ctx: ConverterContext, value: Value, *shape: int, dtype: str | None = None) -> Value:
+    """A tensor in another shape and type; a constant stays one."""
+    if isinstance(value, Constant):
+        array = value.value.numpy().reshape(shape)
+        return relax.const(array if dtype is None else array.astype(dtype))
+    value = value if dtype is None else _widened(ctx, value, dtype)
+    return ctx.bb.normalize(relax.op.reshape(value, shape))
 
 
 def _few_bits(packed: Any, row: Sequence[Any], place: Any, bits: int) -> Any:

@@ -78,6 +78,7 @@ from .legalization.volume_convolution import split_volumes
 from .legalization.volume_pooling import pool_by_planes
 from .linking import link_micro_kernels
 from .products.byte_products import ByteProduct
+from .products.few_bits import multiply_packed_weights
 from .products.matmul import MatrixProduct
 from .reductions.column_sums import ColumnSums
 from .reductions.reduction import RowReduction
@@ -252,6 +253,7 @@ def _to_kernels() -> Any:
             relax.backend.DispatchSortScan(),
             _module_pass(split_into_phases),
             _module_pass(drop_unused_taps),
+            *([_module_pass(multiply_packed_weights)] if is_for_llvm() else []),
             _module_pass(split_volumes),
             _module_pass(pool_by_planes),
             _module_pass(absorb_transpositions),

@@ -50,5 +50,5 @@ def check_sizes(model: Any, valid: Iterable[Shapes], invalid: Iterable[Shapes]) 
     for shapes in valid:
         model.check(*(random(*shape) for shape in shapes))
     for shapes in invalid:
-        with pytest.raises((RuntimeError, ValueError), match="mismatch|do not fit"):
+        with pytest.raises((RuntimeError, ValueError), match=r"mismatch|do not fit"):
             model.machine["main"](*(tvm.runtime.tensor(random(*shape)) for shape in shapes))
