@@ -34,7 +34,7 @@ from .rewrite.storage.files import ModelSource, save
 from .rewrite.storage.in_memory import like
 from .rewrite.storage.iteration_numbers import reshape_iteration_numbers
 from .rewrite.storage.model import export_model, read_model
-from .rewrite.storage.output_files import check_not_source
+from .rewrite.storage.output_checks import check_not_source
 from .rewrite.storage.redeclare import check_declarations
 from .rewrite.storage.summary import (
     brief,

@@ -15,7 +15,7 @@ from ..debug.exit_status import ERROR, FINDING
 from ..request import Settings
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.files import given_name
-from ..rewrite.storage.output_files import check_target
+from ..rewrite.storage.output_checks import check_output
 from . import console
 from .app import app, complete_rule, exit_with, print_errors, print_result
 from .arguments import parse_sizes
@@ -315,7 +315,7 @@ def reduce(
     """
     from ..debug.reduce import reduce as debug
 
-    check_target(output, model, output)
+    check_output(output, model)
     with console.show_activity(f"reducing {model.name}") as show:
         result = debug.reduce(
             settings.request(model),
@@ -369,7 +369,7 @@ def report(
     from ..debug.report.numeric import Runs
     from ..debug.report.page import write
 
-    check_target(output, model, output)
+    check_output(output, model)
     runs = {None: Runs.IF_CHEAP, True: Runs.ALL, False: Runs.NONE}[verify]
     request = settings.request(model)
     with console.show_commits(f"following {model.name}") as progress:

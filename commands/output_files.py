@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..rewrite.errors import ModelError
 from ..rewrite.storage.files import given_name
-from ..rewrite.storage.output_files import check_target, refuse_standard_output
+from ..rewrite.storage.output_checks import check_inputs_kept, check_target, refuse_standard_output
 
 
 def plan_outputs(sources: Sequence[Path], out: str) -> list[tuple[Path, Path]]:
@@ -29,7 +29,8 @@ def plan_outputs(sources: Sequence[Path], out: str) -> list[tuple[Path, Path]]:
         plan = [(model, output / relative) for model, relative in models]
     _check_distinct(plan)
     for model, target in plan:
-        check_target(target, model, output)
+        check_target(target, output)
+        check_inputs_kept([target], [model])
     return plan
 
 

@@ -13,7 +13,7 @@ import typer
 from ..debug.exit_status import ERROR, FINDING
 from ..request import Settings
 from ..rewrite.errors import LoopliftError
-from ..rewrite.storage.output_files import check_target
+from ..rewrite.storage.output_checks import check_output
 from . import console
 from .app import app, exit_with, print_errors, print_result
 from .arguments import parse_sizes
@@ -218,7 +218,7 @@ def import_(
     from ..debug.relax import check_format, write_module
 
     check_format(output, target)
-    check_target(output, model, output)
+    check_output(output, model)
     with console.show_activity(f"importing {model.name}"):
         module = write_module(model, output, target or _DEFAULT_TARGET, settings)
     if as_json:

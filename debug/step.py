@@ -20,7 +20,7 @@ from rich.text import Text
 from ..request import Request
 from ..rewrite.errors import LoopliftError
 from ..rewrite.storage.files import save
-from ..rewrite.storage.output_files import check_target
+from ..rewrite.storage.output_checks import check_output
 from .commit_diff import CommitDiff, advance
 from .replay import Replay
 from .trace_reader import CommitLine, RecordedTrace, trace_of
@@ -79,10 +79,10 @@ class CommitCursor:
 
     def dump(self, path: Path) -> None:
         """Writes the model at this position. Raises ModelError if it cannot be written, or if that
-        would overwrite the source.
+        would overwrite the source or its weights.
         """
         if self._source is not None:
-            check_target(path, self._source, path)
+            check_output(path, self._source)
         save(self._replay.model(), path, base_dir=self._request.base_dir)
 
 

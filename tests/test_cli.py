@@ -26,6 +26,7 @@ from looplift.rules.recurrence.emission import empty_note
 
 from .bad_models import CASES, BadModel
 from .gated import write
+from .rewrite.storage.test_files import write_external
 
 WRONG_RULES = '''
 from looplift import Phase, Rule
@@ -304,6 +305,27 @@ class TestWrongCalls:
         for output in (gated, link, tmp_path):
             assert "is the model itself" in complaint(call("rewrite", gated, "-o", output))
         assert gated.read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("command", "weights"),
+        [
+            (("rewrite",), "w.bin"),
+            (("report",), "w.html"),
+            (("import",), "w.json"),
+            (("import",), "w.py"),
+            (("import", "--target", "native"), "w.so"),
+            (("reduce", "--keep", "left If"), "w.bin"),
+        ],
+        ids=lambda given: given if isinstance(given, str) else given[0],
+    )
+    def test_weights_are_not_overwritten(
+        self, command: tuple[str, ...], weights: str, tmp_path: Path
+    ) -> None:
+        write_external(tmp_path / "m.onnx", weights)
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+        error = complaint(call(*command, tmp_path / "m.onnx", "-o", tmp_path / weights))
+        assert "would replace the file with the weights" in error
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
     def test_a_trace_overwrites_no_model(self, gated: Path, tmp_path: Path) -> None:
         other = write(tmp_path / "other.onnx")

@@ -81,6 +81,15 @@ def _parts(tensors: Iterable[onnx.SparseTensorProto]) -> Iterator[TensorProto]:
         yield sparse.indices
 
 
+def locations(proto: onnx.ModelProto) -> set[str]:
+    """The files of external data that the model names, relative to its folder."""
+    return {_location(tensor) for tensor in external_tensors(proto)}
+
+
+def _location(tensor: TensorProto) -> str:
+    return str({entry.key: entry.value for entry in tensor.external_data}.get("location", ""))
+
+
 def data_range(tensor: TensorProto, base_dir: str) -> DataRange:
     """The location of the values of an external tensor.
 
@@ -181,7 +190,7 @@ def linked_data(proto: onnx.ModelProto, base_dir: str) -> dict[str, Path]:
     """
     files: dict[str, Path] = {}
     for tensor in external_tensors(proto):
-        location = next((e.value for e in tensor.external_data if e.key == "location"), "")
+        location = _location(tensor)
         if location not in files:
             files[location] = data_range(tensor, base_dir).path.resolve()
     home = Path(base_dir).resolve()

@@ -10,7 +10,7 @@ import onnx
 from google.protobuf.message import DecodeError, EncodeError  # type: ignore[import-untyped]
 
 from ..errors import ModelError
-from .external import Folder, data_range, external_tensors
+from .external import Folder, data_range, external_tensors, locations
 from .in_memory import to_proto
 from .output_files import (
     AtomicFiles,
@@ -18,6 +18,7 @@ from .output_files import (
     cannot_be_written,
     check_regular,
     move_weights,
+    replaces_weights,
 )
 
 _LARGEST_PROTOBUF = 2**31 - 1
@@ -88,6 +89,15 @@ def load(source: ModelSource, follows_links: bool = False) -> tuple[onnx.ModelPr
     for tensor in external_tensors(proto):
         data_range(tensor, base_dir)
     return proto, base_dir
+
+
+def weights_files(model: Path) -> set[Path]:
+    """The files with the external data of a model on disk; none if the model cannot be read."""
+    try:
+        proto = _parse(_read(model, place_of(model)), place_of(model))
+    except ModelError:
+        return set()
+    return {model.parent / location for location in locations(proto)}
 
 
 def _read(path: Path, place: str) -> bytes:
@@ -226,21 +236,12 @@ def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
         return
     for tensor in external_tensors(proto):
         if data_range(tensor, base_dir).path.samefile(target):
-            raise ModelError(
-                "The output would replace the file with the weights of the model",
-                where=place,
-                remedy="Choose another name",
-            )
+            raise replaces_weights(target, "the model")
 
 
 def _data_path(proto: onnx.ModelProto, target: Path) -> Path:
     """`<target>.data`, with a number if the model refers to a file of that name already."""
-    used = {
-        Path(entry.value).name
-        for tensor in external_tensors(proto)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    used = {Path(location).name for location in locations(proto)}
     name, number = f"{target.name}.data", 1
     while name in used:
         name, number = f"{target.name}.{number}.data", number + 1

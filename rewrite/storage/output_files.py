@@ -1,11 +1,7 @@
-"""Writes files atomically, and writes the file of weights next to a model.
-
-`check_target` finds out before any work whether a file can be written.
-"""
+"""Writes files atomically, and writes the file of weights next to a model."""
 
 from __future__ import annotations
 
-import os
 import uuid
 from pathlib import Path
 from typing import BinaryIO
@@ -22,38 +18,6 @@ _CHUNK = 1 << 24
 _SMALLEST_MOVED = 1024
 
 
-def check_target(target: Path, source: Path, output: Path) -> None:
-    """Raises ModelError if a file cannot be written or is the model that is read.
-
-    `output` is the target or a folder around it. Only the folder may still have to be created.
-    """
-    refuse_standard_output(output, "-o")
-    if target.is_dir():
-        raise ModelError("The output is a folder", where=str(target), remedy="Name a file to write")
-    check_regular(target)
-    check_not_source(target, source, "Write to another file: a model is never changed in place")
-    parent = output.absolute().parent
-    if parent.exists() and not parent.is_dir():
-        raise ModelError(
-            "The folder to write to is a file",
-            where=f"file '{parent}'",
-            remedy="Name a file in a folder",
-        )
-    if not parent.is_dir():
-        raise ModelError(
-            "The folder to write to does not exist",
-            where=f"folder '{parent}'",
-            remedy="Create it, or check the spelling of the output",
-        )
-    folder = target.parent if target.parent.is_dir() else parent
-    if not os.access(folder, os.W_OK):
-        raise ModelError(
-            "The folder cannot be written to",
-            where=f"folder '{folder}'",
-            remedy="Check its permissions, or write elsewhere",
-        )
-
-
 def check_regular(target: Path) -> None:
     """Raises ModelError for a device or pipe: a finished file takes the place of the old one."""
     if target.exists() and not target.is_file():
@@ -62,20 +26,6 @@ def check_regular(target: Path) -> None:
             where=f"output '{target}'",
             remedy="Name a file",
         )
-
-
-def refuse_standard_output(path: Path, option: str) -> None:
-    """Raises ModelError for `-`, which would become the name of a file."""
-    if str(path) == "-":
-        raise ModelError(
-            "Nothing can be written to standard output", remedy=f"Name a file after {option}"
-        )
-
-
-def check_not_source(target: Path, source: Path, remedy: str) -> None:
-    """Raises ModelError, with this remedy, if a file to write is the model that is read."""
-    if target.exists() and source.exists() and target.samefile(source):
-        raise ModelError("The output is the model itself", where=f"file '{target}'", remedy=remedy)
 
 
 def temporary_path(path: Path) -> Path:
@@ -129,6 +79,15 @@ def cannot_be_written(what: str, path: Path, error: OSError) -> ModelError:
         f"{what} cannot be written: {error.strerror or error}",
         where=f"file '{path}'",
         remedy="Check the permissions of the folder and the space left on the disk",
+    )
+
+
+def replaces_weights(target: Path, model: str) -> ModelError:
+    """The error for an output that has the path of the weights of `model`."""
+    return ModelError(
+        f"The output would replace the file with the weights of {model}",
+        where=f"output '{target}'",
+        remedy="Choose another name",
     )
 
 
