@@ -315,7 +315,7 @@ def reduce(
     """
     from ..debug.reduce import reduce as debug
 
-    check_output(output, model)
+    debug.check_files(output, model)
     with console.show_activity(f"reducing {model.name}") as show:
         result = debug.reduce(
             settings.request(model),

@@ -5,7 +5,7 @@ the text of the model, a test, and the nearest model that does not show the find
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from ...request import Request
-from ...rewrite.errors import LoopliftError
+from ...rewrite.errors import LoopliftError, ModelError
 from ...rewrite.storage.files import save
+from ...rewrite.storage.output_checks import check_inputs_kept, check_output, check_target
 from ...rewrite.storage.output_files import write_text
 from ..exit_status import FINDING
 from ..model_text import shortened_text
 from .criteria import criterion, for_model
-from .search import Progress, Reduction, Search
+from .search import Progress, Reduction, Search, progress_path
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,29 @@ class Files:
     text: Path
     test: Path
     clean: Path | None
-    """The nearest model that does not show the finding."""
+    """The nearest model that does not show the finding; None if there is none."""
+
+    @classmethod
+    def of(cls, output: Path) -> Files:
+        """All files that a reduction may leave when it has finished."""
+        text, clean = output.with_suffix(".txt"), output.with_suffix(".clean.onnx")
+        return cls(output, text, output.with_name(f"{name_of_test(output)}.py"), clean)
+
+
+def check_files(output: Path, source: Path) -> None:
+    """Raises ModelError if a file of a reduction cannot be written or would replace its input."""
+    check_output(output, source)
+    files = Files.of(output)
+    if files.text == output:
+        raise ModelError(
+            "The model and its text would be written to the same file",
+            where=f"output '{output}'",
+            remedy="Name the model .onnx",
+        )
+    beside = list(filter(None, (files.text, files.test, files.clean, progress_path(output))))
+    for path in beside:
+        check_target(path, path)
+    check_inputs_kept(beside, [source], "A file that is written next to the output")
 
 
 @dataclass(frozen=True)
@@ -94,24 +117,28 @@ def reduce(
     finally:
         verdicts.close(finished)
     test = _Test(output, keep, command, rules, for_model(request, found.model))
-    return ReduceResult(found, _write_files(output, found, test, request.base_dir))
+    files = Files.of(output)
+    if found.nearest is None:
+        files = replace(files, clean=None)
+    _write_files(files, found, test.text(), request.base_dir)
+    return ReduceResult(found, files)
 
 
 # --- files ---
 
 
-def _write_files(output: Path, found: Reduction, test: _Test, base_dir: str) -> Files:
-    """Writes everything next to the model. Raises ModelError if a file cannot be written."""
-    save(found.model, output, base_dir=base_dir)
-    text = output.with_suffix(".txt")
-    write_text(text, shortened_text(found.model) + "\n", "The text of the model")
-    test_path = output.with_name(f"{test.function()}.py")
-    write_text(test_path, test.text(), "The test")
-    clean = None
-    if found.nearest is not None:
-        clean = output.with_suffix(".clean.onnx")
-        save(found.nearest, clean, base_dir=base_dir)
-    return Files(output, text, test_path, clean)
+def _write_files(files: Files, found: Reduction, test: str, base_dir: str) -> None:
+    """Writes the model and what belongs to it. Raises ModelError if a file cannot be written."""
+    save(found.model, files.model, base_dir=base_dir)
+    write_text(files.text, shortened_text(found.model) + "\n", "The text of the model")
+    write_text(files.test, test, "The test")
+    if found.nearest is not None and files.clean is not None:
+        save(found.nearest, files.clean, base_dir=base_dir)
+
+
+def name_of_test(model: Path) -> str:
+    """The name of the test of a model, and of the test's module."""
+    return "test_" + "".join(c if c.isalnum() else "_" for c in model.stem)
 
 
 @dataclass(frozen=True)
@@ -125,10 +152,6 @@ class _Test:
     request: Request
     """With the assertions that are left."""
 
-    def function(self) -> str:
-        """The name of the test function and its module."""
-        return "test_" + "".join(c if c.isalnum() else "_" for c in self.model.stem)
-
     def text(self) -> str:
         imports, body = self._command_test() if self.command else self._rewrite_test()
         lines = [
@@ -141,7 +164,7 @@ class _Test:
             f'MODEL = Path(__file__).with_name("{self.model.name}")',
             "",
             "",
-            f"def {self.function()}() -> None:",
+            f"def {name_of_test(self.model)}() -> None:",
             *(f"    {line}" for line in body),
         ]
         return "\n".join(lines) + "\n"

@@ -237,6 +237,11 @@ class _TimeIsUp(Exception):
 # --- progress ---
 
 
+def progress_path(output: FilePath) -> FilePath:
+    """The file with the verdicts of a search whose result is written to `output`."""
+    return output.with_suffix(".progress.jsonl")
+
+
 class Progress:
     """The verdicts so far, in a file next to the result, so that an interrupted search continues.
 
@@ -250,7 +255,7 @@ class Progress:
     ) -> None:
         self._output = output
         self._base_dir = base_dir
-        self.path = output.with_suffix(".progress.jsonl")
+        self.path = progress_path(output)
         content = model.SerializeToString(deterministic=True)
         self._header = {"model": hashlib.sha256(content).hexdigest(), "criterion": criterion}
         self._verdicts = self._read()

@@ -19,24 +19,27 @@ def check_output(output: Path, source: Path) -> None:
     check_inputs_kept([output], [source])
 
 
-def check_inputs_kept(outputs: Iterable[Path], sources: Iterable[Path]) -> None:
+def check_inputs_kept(
+    outputs: Iterable[Path], sources: Iterable[Path], what: str = "The output"
+) -> None:
     """Raises ModelError if an output is a model that is read, or a file with its weights.
 
-    A model that cannot be read has no weights here; loading it gives the error.
+    A model that cannot be read has no weights here; loading it gives the error. `what` is what
+    the error calls an output.
     """
     existing = {_identity(path): path for path in outputs if path.is_file()}
     if not existing:
         return
     for source in filter(Path.is_file, sources):
         if _identity(source) in existing:
-            check_not_source(
+            raise _is_source(
                 existing[_identity(source)],
-                source,
                 "Write to another file: a model is never changed in place",
+                what,
             )
         for weights in filter(Path.is_file, weights_files(source)):
             if _identity(weights) in existing:
-                raise replaces_weights(existing[_identity(weights)], place_of(source))
+                raise replaces_weights(existing[_identity(weights)], place_of(source), what)
 
 
 def _identity(path: Path) -> tuple[int, int]:
@@ -87,4 +90,8 @@ def refuse_standard_output(path: Path, option: str) -> None:
 def check_not_source(target: Path, source: Path, remedy: str) -> None:
     """Raises ModelError, with this remedy, if a file to write is the model that is read."""
     if target.exists() and source.exists() and target.samefile(source):
-        raise ModelError("The output is the model itself", where=f"file '{target}'", remedy=remedy)
+        raise _is_source(target, remedy)
+
+
+def _is_source(target: Path, remedy: str, what: str = "The output") -> ModelError:
+    return ModelError(f"{what} is the model itself", where=f"file '{target}'", remedy=remedy)

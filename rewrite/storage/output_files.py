@@ -82,10 +82,10 @@ def cannot_be_written(what: str, path: Path, error: OSError) -> ModelError:
     )
 
 
-def replaces_weights(target: Path, model: str) -> ModelError:
-    """The error for an output that has the path of the weights of `model`."""
+def replaces_weights(target: Path, model: str, what: str = "The output") -> ModelError:
+    """The error for an output that has the path of the weights of `model`; `what` names it."""
     return ModelError(
-        f"The output would replace the file with the weights of {model}",
+        f"{what} would replace the file with the weights of {model}",
         where=f"output '{target}'",
         remedy="Choose another name",
     )

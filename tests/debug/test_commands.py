@@ -16,6 +16,7 @@ from looplift.debug.trace_reader import read_trace
 
 from ..full_disk import full_disk
 from ..gated import write
+from ..rewrite.storage.test_files import write_external
 
 COMMANDS = ("explain", "step", "verify", "bisect", "reduce")
 WRONG_RULES = '''
@@ -345,6 +346,53 @@ class TestFindings:
         wrong = call("bisect", gated, "--check", "false")
         assert wrong.exit_code == 2
         assert "before any rewrite: the command ends with 1" in wrong.stderr
+
+    @pytest.mark.parametrize(
+        ("name", "output"),
+        [
+            ("r.clean.onnx", "r.onnx"),
+            ("r.txt", "r.onnx"),
+            ("test_r.py", "r.onnx"),
+            ("r.progress.jsonl", "r.onnx"),
+        ],
+    )
+    def test_reduce_keeps_its_input(self, name: str, output: str, gated: Path) -> None:
+        gated.rename(name)
+        before = {path: path.read_bytes() for path in Path().iterdir()}
+        result = call("reduce", name, "-o", output, "--keep", "left If")
+        assert result.exit_code == 2
+        assert "written next to the output is the model itself" in result.stderr
+        assert name in result.stderr
+        assert {path: path.read_bytes() for path in Path().iterdir()} == before
+
+    def test_reduce_keeps_its_weights(self, gated: Path) -> None:
+        write_external(Path("m.onnx"), "r.txt")
+        before = Path("r.txt").read_bytes()
+        result = call("reduce", "m.onnx", "-o", "r.onnx", "--keep", "left If")
+        assert result.exit_code == 2
+        assert "would replace the file with the weights" in result.stderr
+        assert Path("r.txt").read_bytes() == before
+
+    def test_reduce_writes_no_file_twice(self, gated: Path) -> None:
+        result = call("reduce", gated, "-o", "small.txt", "--keep", "left If")
+        assert result.exit_code == 2
+        assert "written to the same file" in result.stderr
+        assert not Path("small.txt").exists()
+
+    def test_reduce_replaces_earlier_files(self, gated: Path) -> None:
+        """As every command replaces what its output names."""
+        for name in ("s.onnx", "s.txt", "s.clean.onnx", "test_s.py"):
+            Path(name).write_text("old")
+        assert call("reduce", gated, "-o", "s.onnx", "--keep", "left If").exit_code == 1
+        for name in ("s.onnx", "s.txt", "s.clean.onnx", "test_s.py"):
+            assert Path(name).read_bytes() != b"old", name
+
+    def test_reduce_finds_out_first_what_cannot_be_written(self, gated: Path) -> None:
+        Path("s.txt").mkdir()
+        result = call("reduce", gated, "-o", "s.onnx", "--keep", "left If")
+        assert result.exit_code == 2
+        assert "The output is a folder (s.txt)" in result.stderr
+        assert not Path("s.onnx").exists()
 
     def test_reduce(self, gated: Path) -> None:
         bad = call("reduce", gated, "-o", "small.onnx", *self.GIVEN, "--json")
