@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..rewrite.errors import ModelError
-from ..rewrite.storage.files import given_name
+from ..rewrite.storage.files import data_path, given_name
 from ..rewrite.storage.output_checks import check_inputs_kept, check_target, refuse_standard_output
 
 
@@ -28,10 +28,19 @@ def plan_outputs(sources: Sequence[Path], out: str) -> list[tuple[Path, Path]]:
         _check_folder(output)
         plan = [(model, output / relative) for model, relative in models]
     _check_distinct(plan)
-    for model, target in plan:
+    for _, target in plan:
         check_target(target, output)
-        check_inputs_kept([target], [model])
+    _check_inputs_kept(plan)
     return plan
+
+
+def _check_inputs_kept(plan: Sequence[tuple[Path, Path]]) -> None:
+    """Raises ModelError if the rewrite of one model would replace a file of any model."""
+    models, outputs = zip(*plan)
+    if len(plan) > 1:
+        # The weights of the same model need no check: saving a model keeps the files it refers to.
+        outputs += tuple(map(data_path, outputs))
+    check_inputs_kept(outputs, models)
 
 
 def plan_traces(

@@ -327,6 +327,31 @@ class TestWrongCalls:
         assert "would replace the file with the weights" in error
         assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
+    @pytest.mark.parametrize("weights", ["out/b.onnx", "out/b.onnx.data"])
+    def test_weights_of_another_model_are_not_overwritten(
+        self, weights: str, tmp_path: Path
+    ) -> None:
+        write_external(tmp_path / "in" / "a.onnx", weights)
+        write_external(tmp_path / "in" / "b.onnx", "b.bin")
+        before = (tmp_path / "in" / weights).read_bytes()
+        error = complaint(call("rewrite", tmp_path / "in", "-o", tmp_path / "in" / "out"))
+        assert "replace the file with the weights of file " in error
+        assert str(tmp_path / "in" / "a.onnx") in error
+        assert (tmp_path / "in" / weights).read_bytes() == before
+        assert sorted(path.name for path in (tmp_path / "in" / "out").iterdir()) == [
+            Path(weights).name
+        ]
+
+    def test_another_model_is_not_overwritten(self, gated: Path, tmp_path: Path) -> None:
+        (tmp_path / "in" / "sub").mkdir(parents=True)
+        write(tmp_path / "in" / "sub" / "m.onnx")
+        (tmp_path / "out" / "sub").mkdir(parents=True)
+        other = write(tmp_path / "out" / "sub" / "m.onnx")
+        before = other.read_bytes()
+        call_ = ("rewrite", tmp_path / "in", other, "-o", tmp_path / "out")
+        assert "is the model itself" in complaint(call(*call_))
+        assert other.read_bytes() == before
+
     def test_a_trace_overwrites_no_model(self, gated: Path, tmp_path: Path) -> None:
         other = write(tmp_path / "other.onnx")
         output = tmp_path / "out.onnx"

@@ -209,12 +209,10 @@ def save(proto: onnx.ModelProto, path: str | Path, *, base_dir: str = "") -> Non
     _check_target(proto, target, base_dir)
     try:
         with AtomicFiles() as pending:
-            if Path(base_dir).resolve() == target.parent.resolve():
-                data = WeightsFile(_data_path(proto, target), pending)
-                serialised = _serialised(proto, data)
-            else:
-                data = WeightsFile(target.with_name(f"{target.name}.data"), pending)
-                serialised = _serialised(_moved(proto, base_dir, data), data)
+            data = WeightsFile(_free_data_path(proto, target, base_dir), pending)
+            if Path(base_dir).resolve() != target.parent.resolve():
+                proto = _moved(proto, base_dir, data)
+            serialised = _serialised(proto, data)
             pending.create(target).write(serialised)
     except OSError as error:
         raise cannot_be_written("The model", target, error) from error
@@ -239,13 +237,18 @@ def _check_target(proto: onnx.ModelProto, target: Path, base_dir: str) -> None:
             raise replaces_weights(target, "the model")
 
 
-def _data_path(proto: onnx.ModelProto, target: Path) -> Path:
-    """`<target>.data`, with a number if the model refers to a file of that name already."""
-    used = {Path(location).name for location in locations(proto)}
-    name, number = f"{target.name}.data", 1
-    while name in used:
-        name, number = f"{target.name}.{number}.data", number + 1
-    return target.with_name(name)
+def data_path(target: Path) -> Path:
+    """The file of weights next to a model."""
+    return target.with_name(f"{target.name}.data")
+
+
+def _free_data_path(proto: onnx.ModelProto, target: Path, base_dir: str) -> Path:
+    """`data_path(target)`, with a number if the model refers to that file already."""
+    used = {Path(base_dir, location).resolve() for location in locations(proto)}
+    path, number = data_path(target), 1
+    while path.resolve() in used:
+        path, number = target.with_name(f"{target.name}.{number}.data"), number + 1
+    return path
 
 
 def _moved(proto: onnx.ModelProto, base_dir: str, data: WeightsFile) -> onnx.ModelProto:

@@ -182,6 +182,17 @@ class TestSave:
         names = {t.name for t in load(tmp_path / "out" / "m.onnx")[0].graph.initializer}
         assert names == {"same"}
 
+    def test_weights_where_the_copy_would_be(self, tmp_path: Path) -> None:
+        """They belong to the original, so the copy gets another name."""
+        model = write_external(tmp_path / "m.onnx", "out/m.onnx.data", padding=512)
+        before = (tmp_path / "out" / "m.onnx.data").read_bytes()
+        save(model, tmp_path / "out" / "m.onnx", base_dir=str(tmp_path))
+        assert (tmp_path / "out" / "m.onnx.data").read_bytes() == before
+        assert files(tmp_path / "out") == ["m.onnx", "m.onnx.1.data", "m.onnx.data"]
+        np.testing.assert_array_equal(
+            run(tmp_path / "out" / "m.onnx", x=X, c=np.array(False)), X + 2 * W
+        )
+
     def test_weights_too_many_for_one_file(self, tmp_path: Path) -> None:
         # What `save` does beyond 2 GiB, with less.
         model = plain()
