@@ -27,7 +27,7 @@ def plan_outputs(sources: Sequence[Path], out: str) -> list[tuple[Path, Path]]:
     else:
         _check_folder(output)
         plan = [(model, output / relative) for model, relative in models]
-    _check_distinct(plan)
+    _check_distinct([*plan, *((model, data_path(target)) for model, target in plan)])
     for _, target in plan:
         check_target(target, output)
     _check_inputs_kept(plan)
@@ -132,10 +132,12 @@ def no_models(folder: Path) -> ModelError:
 
 def _check_traces(traces: Sequence[Path], plan: Sequence[tuple[Path, Path]]) -> None:
     models = {path.resolve() for pair in plan for path in pair}
+    weights = {data_path(target).resolve() for _, target in plan}
     for trace in traces:
-        if trace.resolve() in models:
+        if trace.resolve() in models | weights:
+            kind = "a model" if trace.resolve() in models else "the weights of a rewritten model"
             raise ModelError(
-                "The trace would be written over a model",
+                f"The trace would be written over {kind}",
                 where=f"--trace {trace}",
                 remedy="Name another file, such as trace.jsonl",
             )

@@ -359,6 +359,7 @@ class TestWrongCalls:
         for trace, words in (
             (gated, "over a model"),
             (output, "over a model"),
+            (tmp_path / "out.onnx.data", "over the weights of a rewritten model"),
             (other, "is not a trace"),
         ):
             assert words in complaint(call("rewrite", gated, "-o", output, "--trace", trace))
@@ -403,6 +404,11 @@ class TestWrongCalls:
         other = write(tmp_path / "other" / "gated.onnx")
         error = complaint(call("rewrite", gated, other, "-o", tmp_path / "out"))
         assert "same file" in error
+
+    def test_a_model_with_the_name_of_weights(self, gated: Path, tmp_path: Path) -> None:
+        other = write(tmp_path / "gated.onnx.data")
+        error = complaint(call("rewrite", gated, other, "-o", tmp_path / "out"))
+        assert "would be written to the same file" in error
 
     def test_sizes(self, gated: Path) -> None:
         error = complaint(call("check", gated, "--no-tvm", "--size", "batch=1,x"))
