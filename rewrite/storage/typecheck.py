@@ -178,7 +178,7 @@ def type_name(declared: onnx.TypeProto) -> str:
     if kind == "map_type":
         inner = type_name(declared.map_type.value_type)
         key = element_name(declared.map_type.key_type)
-        return f"map({key}, {inner})" if inner else ""
+        return f"map({key},{inner})" if inner else ""
     return ""
 
 

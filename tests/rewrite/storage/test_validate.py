@@ -86,6 +86,25 @@ def test_an_operator_set_that_onnxruntime_has_need_not_be_imported() -> None:
         import_model(unknown)
 
 
+@pytest.mark.parametrize(
+    ("key", "vocabulary"),
+    [
+        ("int64", "int64_vocabulary: ints = [1, 2]"),
+        ("string", 'string_vocabulary: strings = ["a", "b"]'),
+    ],
+)
+def test_maps(key: str, vocabulary: str) -> None:
+    model = parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]>
+        g (map({key}, double) m) => (double[N, 2] y) {{
+            y = ai.onnx.ml.DictVectorizer <{vocabulary}> (m) }}""")
+    onnxruntime.InferenceSession(model.SerializeToString())
+    assert rewrite(model).proto.graph == model.graph
+    model.graph.input[0].type.map_type.value_type.tensor_type.elem_type = 6
+    with pytest.raises(ModelError, match=rf"does not take map\({key},tensor\(int32\)\) "):
+        import_model(model)
+
+
 def test_a_function_may_have_the_name_of_an_operator_of_onnxruntime() -> None:
     """Its own inputs count, not those of the operator."""
     model = parser.parse_model("""
