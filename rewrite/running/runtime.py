@@ -309,7 +309,7 @@ def _is_bfloat16(value: RuntimeValue) -> bool:
 
 def _to_ort(name: str, value: RuntimeValue) -> Any:
     if _is_bfloat16(value):
-        bits = np.ascontiguousarray(value).view(np.uint16)
+        bits = np.asarray(value, order="C").view(np.uint16)  # keeps the rank of a scalar
         return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, onnx.TensorProto.BFLOAT16)
     if isinstance(value, np.ndarray):
         return ort.OrtValue.ortvalue_from_numpy(value)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from looplift.rewrite.running.runtime import (
     IsolatedSession,
     ProcessCrashed,
     SerializedModel,
+    Session,
     median_time,
 )
 from looplift.rewrite.running.verify import verify
@@ -79,6 +81,15 @@ class TestProcesses:
         assert 0 < session.latency(feed, 0.01) < 1
         session.close()
         assert median_time(lambda: None, 0.0) < 0.1
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 0), (3, 2)])
+def test_bfloat16_keeps_its_shape(shape: tuple[int, ...]) -> None:
+    """onnxruntime's Python binding does not convert the type."""
+    session = Session(SerializedModel(model("g (bfloat16 x) => (bfloat16 y) { y = Identity (x) }")))
+    given = np.full(shape, 1.5, ml_dtypes.bfloat16)
+    (got,) = session.run({"x": given})
+    np.testing.assert_array_equal(got, given, strict=True)
 
 
 class _Thing:
