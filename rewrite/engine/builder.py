@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import symbolic
+from ..facts.fact import BFLOAT16
 from ..graph.ir import Tensor
 from .miss import Miss
 
@@ -158,6 +159,10 @@ class Builder:
 
     def repeat(self, value: Tensor, count: Tensor) -> Tensor:
         """Repeats a value along a new axis 0; `count` is an int64 vector of one element."""
+        if self.patch.facts.dtype(value) == BFLOAT16:
+            # onnxruntime has neither Expand nor Tile of bfloat16.
+            first = self("Expand", self.vector(0), count)
+            return self("Gather", self.unsqueeze(value, [0]), first)
         return self("Expand", value, self.concat([count, self("Shape", value)]))
 
     # --- arithmetic ---

@@ -25,6 +25,21 @@ def test_slice_reads_and_outer_values(source: str) -> None:
     assert "Loop" not in ops(rewritten(parse(text), COUNTS).model)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "uint16", "uint64", "bool"])
+@pytest.mark.parametrize(
+    ("shape", "returned"),
+    [("", "Identity (w)"), ("[2,3]", "Identity (w)"), ("[3]", "Concat <axis = 0> (x, w)")],
+)
+def test_element_types(kind: str, shape: str, returned: str) -> None:
+    """onnxruntime has no Expand of bfloat16."""
+    text = f"""g ({kind}[T,3] xs, {kind}{shape} w, int64 n) => (rs) <bool true = {{1}}> {{
+        rs = Loop (n, true) <body = b (int64 i, bool ci) => (bool co, r) {{
+            co = Identity(ci) x = Gather(xs, i) r = {returned} }}> }}"""
+    result = rewrite(parse(text, 21, 10), dims={"T": 7})
+    assert "Loop" not in ops(result.model)
+    assert result.verify().verified
+
+
 @pytest.mark.parametrize(("axis", "way"), [(0, 0), (1, 0), (-1, 1), (0, 1)])
 @pytest.mark.parametrize(("source", "back"), [(0, 0), (1, 1), (2, 0)])
 def test_axes_and_directions_of_a_scan(axis: int, way: int, source: int, back: int) -> None:
