@@ -31,6 +31,7 @@ from .rewrite.facts.assertions import Assertions, Dims, PrefixMasks, Shapes
 from .rewrite.garbage_collection import collector_paused
 from .rewrite.graph.ir import CONTROL_FLOW, Node, Tensor
 from .rewrite.storage.files import ModelSource, save
+from .rewrite.storage.function_conflicts import after_difference, function_notes
 from .rewrite.storage.in_memory import like
 from .rewrite.storage.iteration_numbers import reshape_iteration_numbers
 from .rewrite.storage.model import export_model, read_model
@@ -253,8 +254,7 @@ class VerificationError(LoopliftError):
     def __init__(self, result: RewriteResult) -> None:
         super().__init__(
             f"The rewritten model differs from the original: {result.verification}",
-            remedy="`looplift verify` with the same options finds the wrong commit; please report "
-            "it to the author of its rule",
+            remedy=after_difference(result.request.proto),
         )
         self.result = result
         """The rewritten model and how it came about."""
@@ -283,7 +283,7 @@ def rewrite_request(
         before=count_operators(request.proto),
         after=count_operators(result),
         commits=Counter(commit.rule for commit in trace.commits()),
-        notes=engine.assertions.notes() + trace.notes(),
+        notes=engine.assertions.notes() + function_notes(request.proto) + trace.notes(),
         defects=[f"{d.rule} at {d.node}: {d.reason}" for d in trace.defects()],
         seconds=time.perf_counter() - started,
     )

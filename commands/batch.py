@@ -18,6 +18,7 @@ from ..rewrite.running.cases import limited_effort
 from ..rewrite.running.child_process import ChildDied, ChildProcess, RemoteObject
 from ..rewrite.running.verify import verify
 from ..rewrite.storage.files import given_name, place_of, save
+from ..rewrite.storage.function_conflicts import after_difference
 from ..rewrite.storage.summary import ModelSummary, summarize
 from ..rewrite.storage.validate import check_runtime
 
@@ -68,6 +69,8 @@ class Outcome:
     verification: str = ""
     """What was compared, in words; empty if the job does not verify."""
     differences: list[str] = field(default_factory=list)
+    remedy: str = ""
+    """What to do about the differences."""
 
 
 def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcome:
@@ -100,6 +103,7 @@ def run_job(job: Job, on_event: Callable[[Event], None] | None = None) -> Outcom
         outcome.notes += verification.notes()
         if verification.differences:
             outcome.status = DIFFERENT
+            outcome.remedy = after_difference(request.proto)
             return outcome
     job.target.parent.mkdir(parents=True, exist_ok=True)
     save(result.proto, job.target, base_dir=result.base_dir)

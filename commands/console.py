@@ -134,9 +134,8 @@ def print_problems(outcomes: Iterable[Outcome]) -> None:
             more = len(outcome.differences) - MOST_DIFFERENCES
             print_error(
                 f"{outcome.source}: the rewritten model differs from the original, so nothing was "
-                f"written. {shown}{f', and {more} more' if more > 0 else ''}. `looplift verify` "
-                "with the same options finds the wrong commit; please report it to the author of "
-                "its rule. --no-verify writes the file anyway."
+                f"written. {shown}{f', and {more} more' if more > 0 else ''}. {outcome.remedy}. "
+                "--no-verify writes the file anyway."
             )
 
 

@@ -17,6 +17,7 @@ from onnx.checker import ValidationError
 from ..errors import ModelError
 from ..graph.labels import standard_name
 from .external import without_weights
+from .function_conflicts import check_function_names
 from .protos import NodeContainer, body_protos, nodes
 
 
@@ -26,11 +27,12 @@ def inline_functions(proto: onnx.ModelProto) -> onnx.ModelProto:
     Returns the same object for a model without functions. A function that the inliner cannot
     convert to the opset of the model stays, with its calls.
 
-    Raises ModelError if the inliner fails.
+    Raises ModelError if the inliner fails, or if a function has the name of an operator of ONNX.
     """
     if not proto.functions:
         return proto
     _check_calls(proto)
+    check_function_names(proto)
     light = without_weights(proto)
     _import_opsets_of_functions(light)
     for function in light.functions:
