@@ -103,9 +103,24 @@ def decode(tensor: onnx.TensorProto, base_dir: str) -> np.ndarray[Any, Any]:
         tensor = read(tensor, base_dir)
     _check_bytes(tensor)
     try:
-        return np.asarray(numpy_helper.to_array(tensor))
+        return np.asarray(numpy_helper.to_array(_canonical(tensor)))
     except (ValueError, TypeError) as error:
         raise _misfit(tensor, str(error)) from error
+
+
+def _canonical(tensor: onnx.TensorProto) -> onnx.TensorProto:
+    """The tensor with 1 for every true value.
+
+    onnxruntime reads any number but 0 as true, numpy_helper only the lowest 8 bits of it.
+    """
+    if tensor.data_type != onnx.TensorProto.BOOL or {*tensor.int32_data} <= {0, 1}:
+        return tensor
+    return onnx.TensorProto(
+        name=tensor.name,
+        dims=tensor.dims,
+        data_type=tensor.data_type,
+        int32_data=[int(number != 0) for number in tensor.int32_data],
+    )
 
 
 def _check_bytes(tensor: onnx.TensorProto) -> None:

@@ -15,7 +15,7 @@ from looplift.rewrite.errors import ModelError
 from looplift.rewrite.graph import ir
 from looplift.rewrite.storage.model import export_model, import_model
 
-from ...small_models import X, parse
+from ...small_models import X, parse, run
 
 VALUES = [
     pytest.param(np.array([[1.5, -2.0]], np.float32), id="float32"),
@@ -46,6 +46,15 @@ class TestConstants:
         assert constant.dtype == values.dtype
         assert constant.shape == values.shape
         np.testing.assert_array_equal(constant.values, values)
+
+    def test_every_number_but_0_is_true(self) -> None:
+        """onnxruntime reads all bits of it, numpy_helper the lowest 8."""
+        numbers = [0, 1, 2, -1, 256, 1 << 16]
+        tensor = TensorProto(name="w", data_type=TensorProto.BOOL, dims=[6], int32_data=numbers)
+        assert self._imported(tensor).values.tolist() == [number != 0 for number in numbers]
+        model = parse("g () => (bool[6] y) { y = Identity(w) }")
+        model.graph.initializer.append(tensor)
+        assert run(model)[0].tolist() == [number != 0 for number in numbers]
 
     @pytest.mark.parametrize("values", VALUES)
     def test_bytes_that_are_missing_or_too_many(self, values: np.ndarray[Any, Any]) -> None:
