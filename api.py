@@ -284,7 +284,7 @@ def rewrite_request(
         after=count_operators(result),
         commits=Counter(commit.rule for commit in trace.commits()),
         notes=engine.assertions.notes() + function_notes(request.proto) + trace.notes(),
-        defects=[f"{d.rule} at {d.node}: {d.reason}" for d in trace.defects()],
+        defects=list(map(str, trace.defects())),
         seconds=time.perf_counter() - started,
     )
     return RewriteResult(result, result, report, trace, engine, request, request.base_dir)
@@ -437,7 +437,7 @@ def _rewritten(
     final, ranks = duplicate_tails(products)
     traces = (trace, products.trace, final.trace)
     for defect in dict.fromkeys(defect for each in traces for defect in each.defects()):
-        _log.warning("%s at %s: %s", defect.rule, defect.node, defect.reason)
+        _log.warning("%s", defect)
     return final, ranks, declined
 
 

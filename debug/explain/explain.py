@@ -128,7 +128,7 @@ def explain(request: Request, node: str = "", rule: str = "", *, tries: bool = T
         removed=observer.removed,
         assumed=settings_options(Settings(request.assertions)),
         labels=observer.labels,
-        defects=[f"{d.rule} at {d.node}: {d.reason}" for d in engine.trace.defects()],
+        defects=list(map(str, engine.trace.defects())),
         asked=node,
         asked_numbers=observer.asked_numbers,
         rule=rule if by_rule else "",

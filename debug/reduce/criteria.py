@@ -4,7 +4,8 @@ differs              rewriting changes what the model computes
 fires RULE           the rule fires
 left OP              a node with this operator remains after rewriting
 reason WORDS         a rule declines at a remaining If, Loop or Scan with these words
-error WORDS          rewriting ends with an error or a defect that has these words
+error WORDS          rewriting ends with an error or a defect that has these words, such as the
+                     name of the rule that failed
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class RewriteFails:
         except LoopliftError as error:
             messages = [str(error)]
         else:
-            messages = [defect.reason for defect in engine.trace.defects()]
+            messages = list(map(str, engine.trace.defects()))
         return Verdict.SHOWS if any(self.words in each for each in messages) else Verdict.CLEAN
 
 

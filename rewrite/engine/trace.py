@@ -35,6 +35,9 @@ class Defect:
     node: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.rule} at {self.node}: {self.reason}"
+
 
 Event = Commit | Defect
 Listener = Callable[[Event], None]

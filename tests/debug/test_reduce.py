@@ -68,6 +68,18 @@ class SinIsCos(Rule[Node]):
         patch.toward_normal_form()
 
 
+class SinIsWrong(Rule[Node]):
+    """Raises an error at each Sin."""
+
+    root = "Sin"
+
+    def match(self, m: Match) -> Node:
+        raise NotImplementedError("Unfinished")
+
+    def apply(self, patch: Patch, node: Node) -> None:
+        raise AssertionError
+
+
 class ModIsIdentity(Rule[Node]):
     """Replaces a Mod by its first operand, which is wrong from the second operand on."""
 
@@ -156,6 +168,13 @@ class TestWhatIsKept:
         keep = "reason InlineDecidedIf: the condition `c` is not known"
         found = reduce(given, tmp_path / "s.onnx", keep=keep)
         assert "If" in operators(found.reduction.model)
+
+    @pytest.mark.parametrize("words", ["SinIsWrong", "Unfinished", "SinIsWrong at Sin"])
+    def test_a_rule_that_fails(self, words: str, tmp_path: Path) -> None:
+        """It is found by all that is printed of a defect: `rule failed: SinIsWrong at …`."""
+        given = Request.of(model(), phases=(Phase("failing", (SinIsWrong,), "Fails."),))
+        found = reduce(given, tmp_path / "s.onnx", keep=f"error {words}")
+        assert operators(found.reduction.model) == ["Sin"]
 
     def test_a_command(self, tmp_path: Path) -> None:
         script = tmp_path / "device.py"
