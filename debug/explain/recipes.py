@@ -13,7 +13,7 @@ from ...rewrite.engine.inference_engine import InferenceEngine
 from ...rewrite.graph.index import Index
 from ...rewrite.graph.ir import Node, bodies
 from ...rewrite.graph.views import LoopView
-from ...rules.recurrence.cell_diagnostics import EXTERNAL_GATE
+from ...rules.recurrence.cell_diagnostics import EXTERNAL_GATE, INPUT_FACTOR
 from ...rules.recurrence.length_masks import UNKNOWN_MASK
 
 _EXPORTERS = (("tf2onnx", "TensorFlow"), ("jax2onnx", "JAX"), ("pytorch", "PyTorch"))
@@ -82,6 +82,27 @@ RECIPES = (
         "and for a fixed number of steps an associative scan has no loop",
         "`associative_scan` of `torch._higher_order_ops`, exported with dynamo",
         jax="`lax.associative_scan` instead of `lax.scan`",
+    ),
+    Recipe(
+        "a filter of second order",
+        "no operator computes it, so a loop is needed; with constant coefficients it is a "
+        "convolution with the impulse response, and for a fixed number of steps an associative "
+        "scan of matrices has no loop",
+        "`associative_scan` of `torch._higher_order_ops`, exported with dynamo",
+        jax="`lax.associative_scan` instead of `lax.scan`",
+    ),
+    Recipe(
+        "moves elements without arithmetic",
+        "concatenate the buffer and all time steps before the loop, and apply to them at once what "
+        "the loop applies to the buffer in each iteration",
+        "`F.conv1d(torch.cat([buffer, x], -1), weight)`, or `unfold` for other operators",
+        "`tf.nn.conv1d` of `tf.concat([buffer, x], 1)`, or `tf.signal.frame` for other operators",
+        "`lax.conv_general_dilated` of `jnp.concatenate([buffer, x], -1)`",
+    ),
+    Recipe(
+        INPUT_FACTOR.partition("; ")[2],
+        "no ONNX operator has such a cell, so a loop is needed; compute what depends on no carried "
+        "value before the loop, for all time steps at once, so that little remains in it",
     ),
     Recipe(
         "an Euler or residual step",

@@ -44,6 +44,10 @@ EXTERNAL_GATE = (
     "{} computes a gate outside of the recurrence, by which the update is multiplied; LSTM, GRU and "
     "RNN have no such gate"
 )
+INPUT_FACTOR = (
+    "the update of {} has a product with slices of {}; LSTM, GRU and RNN multiply only states and "
+    "activations"
+)
 ONE_NAME = "if they are equal, give them one name with --shape"
 """What reasons say of two dims of the file that are not known to be equal."""
 NO_STATE = "no carried value keeps its shape and has a float type"
@@ -74,34 +78,22 @@ def why_no_cell(h: RecurrentState) -> Miss:
             return UnliftedDependency(source.origin)
     if OVERFLOWING_ACTIVATION in _functions_in(h.update):
         return Miss("{} overflows in the LSTM, GRU and RNN of onnxruntime", OVERFLOWING_ACTIVATION)
+    if _only_moves(h):
+        return Miss(
+            "{} moves elements without arithmetic (such as a buffer of the last inputs), which is no "
+            "LSTM, GRU or RNN",
+            state,
+        )
     if _is_linear(h):
         return Miss(
             "{} is a linear recurrence (s' = a*s + b, such as a moving average), which no operator "
             "computes",
             state,
         )
-    for origin in factors:
-        if isinstance(origin, SliceRead):
-            return Miss(
-                f"the update of {{}} is multiplied by slices of {{}}, data that is {UNKNOWN_MASK}",
-                state, origin.sequence,
-            )  # fmt: skip
-        if isinstance(origin, LoopInvariant):
-            return Miss(
-                "the update of {} is multiplied by {}, which is computed outside the loop",
-                state, origin.value,
-            )  # fmt: skip
-    share = h.scale_in(h.update)
-    if isinstance(share, np.ndarray) and len(h.update.terms) > 1:
-        if np.all(share == 1):
-            return Miss(
-                "the update adds to {} (an Euler or residual step), which no operator does", state
-            )
-        if np.all((share > 0) & (share < 1)):
-            return Miss(
-                "the cell keeps a fixed share of {} (leaky unit, zoneout), which no operator does",
-                state,
-            )
+    other = _other_linear_state(h)
+    found = (_factor_reason(h, state) if other is None else None) or _share_reason(h, state, other)
+    if found is not None:
+        return found
     if any(
         not isinstance(m, SymbolicInput) and not isinstance(c, ColumnSelection)
         for m, c in h.update.terms.values()
@@ -112,26 +104,120 @@ def why_no_cell(h: RecurrentState) -> Miss:
     return Miss(UNKNOWN_UPDATE, state)
 
 
+def _factor_reason(h: RecurrentState, state: object) -> Miss | None:
+    """Why no cell has the products of an update, if they have factors from outside of it."""
+    masks = [f.source.origin for f in _factors_of_state(h) if isinstance(f, InputFeatures)]
+    factors = [f.source.origin for f in _factors(h.update) if isinstance(f, InputFeatures)]
+    for origin in (*masks, *factors):
+        if isinstance(origin, SliceRead):
+            if origin not in masks:
+                return Miss(INPUT_FACTOR, state, origin.sequence)
+            return Miss(
+                f"the update of {{}} is multiplied by slices of {{}}, data that is {UNKNOWN_MASK}",
+                state, origin.sequence,
+            )  # fmt: skip
+        if isinstance(origin, LoopInvariant):
+            return Miss(
+                "the update of {} is multiplied by {}, which is computed outside the loop",
+                state, origin.value,
+            )  # fmt: skip
+    return None
+
+
+def _share_reason(h: RecurrentState, state: object, other: Tensor | None) -> Miss | None:
+    """Why no cell keeps the share of the state that an update keeps.
+
+    `other` is another carried value, if the update is linear in both.
+    """
+    share = h.scale_in(h.update) if len(h.update.terms) > 1 else None
+    if isinstance(share, np.ndarray) and np.all(share == 1):
+        return Miss(
+            "the update adds to {} (an Euler or residual step), which no operator does", state
+        )
+    if other is not None:
+        return Miss(
+            "the update of {} is linear in it and in {} (such as a filter of second order), which "
+            "no operator computes",
+            state, other,
+        )  # fmt: skip
+    if isinstance(share, np.ndarray) and np.all((share > 0) & (share < 1)):
+        return Miss(
+            "the cell keeps a fixed share of {} (leaky unit, zoneout), which no operator does",
+            state,
+        )
+    return None
+
+
 def _factors(form: AffineForm) -> Iterator[Factor]:
     for monomial, _ in form.terms.values():
         if isinstance(monomial, ElementwiseProduct):
             yield from monomial.factors
 
 
+def _factors_of_state(h: RecurrentState) -> Iterator[Factor]:
+    """The factors that the update multiplies the state itself by, as a mask does."""
+    for monomial, _ in h.update.terms.values():
+        if isinstance(monomial, ElementwiseProduct):
+            states = [
+                f
+                for f in monomial.factors
+                if not isinstance(f, ActivatedForm)
+                and any(source.key == h.source.key for source in f.inputs())
+            ]
+            if states:
+                yield from (f for f in monomial.factors if f not in states)
+
+
+def _only_moves(h: RecurrentState) -> bool:
+    """Whether each feature of the update is one of a state or input, but not all as before."""
+    used = np.zeros(h.update.width, np.int64)
+    for monomial, coefficient in h.update.terms.values():
+        if not isinstance(monomial, SymbolicInput) or not isinstance(coefficient, ColumnSelection):
+            return False
+        is_used, scale = coefficient.columns >= 0, coefficient.scale
+        if not isinstance(scale, np.ndarray) or not np.all(scale[is_used] == 1):
+            return False
+        used += is_used
+    share = h.scale_in(h.update)
+    return (
+        share is None
+        and isinstance(h.update.bias, np.ndarray)
+        and bool(np.all(used + (h.update.bias != 0) <= 1))
+    )
+
+
+def _is_carried(part: Monomial | Factor) -> bool:
+    return any(isinstance(source.origin, CarriedValue) for source in part.inputs())
+
+
+def _other_linear_state(h: RecurrentState) -> Tensor | None:
+    """Another carried value, if the update is linear in the state and in that one."""
+    states: dict[bytes, Tensor] = {}
+    for monomial, _ in h.update.terms.values():
+        parts = monomial.factors if isinstance(monomial, ElementwiseProduct) else (monomial,)
+        carried = [part for part in parts if _is_carried(part)]
+        if len(carried) > 1 or not all(
+            isinstance(p, SymbolicInput | InputFeatures) for p in carried
+        ):
+            return None
+        for source in (source for part in carried for source in part.inputs()):
+            if isinstance(source.origin, CarriedValue):
+                states[source.key] = source.origin.input
+    if states.pop(h.source.key, None) is None:
+        return None
+    return next(iter(states.values()), None)
+
+
 def _is_linear(h: RecurrentState) -> bool:
     """Whether the update is s' = a * s + b, where a and b depend on no carried value."""
-
-    def carried(part: Monomial | Factor) -> bool:
-        return any(isinstance(source.origin, CarriedValue) for source in part.inputs())
-
-    dependent = [(m, c) for m, c in h.update.terms.values() if carried(m)]
+    dependent = [(m, c) for m, c in h.update.terms.values() if _is_carried(m)]
     if not dependent:
         return False
     for monomial, coefficient in dependent:
         if not isinstance(coefficient, ColumnSelection):
             return False
         if isinstance(monomial, ElementwiseProduct):
-            states = [factor for factor in monomial.factors if carried(factor)]
+            states = [factor for factor in monomial.factors if _is_carried(factor)]
             if len(states) != 1 or not h.is_factor(states[0]):
                 return False
         elif monomial.key != h.source.key:

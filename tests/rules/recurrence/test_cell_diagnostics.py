@@ -89,6 +89,30 @@ REASONS = {
         "cn = Identity(c)",
         "`h` is a linear recurrence",
     ),
+    "filter of second order": (
+        "h2 = Mul(keep, h) xs = Slice(xt, nil, one, one) c2 = Mul(rest, c) s1 = Add(h2, c2) "
+        "hn = Sub(s1, xs) cn = Identity(h)",
+        "the update of `h` is linear in it and in `c` (such as a filter of second order)",
+    ),
+    "integrator": (
+        "c2 = Mul(keep, c) hn = Add(h, c2) xs = Slice(xt, nil, one, one) c3 = Mul(rest, c) cn = Add(c3, xs)",
+        "the update adds to `h`",
+    ),
+    "shift buffer": (
+        "xs = Slice(xt, nil, one, one) tail = Slice(h, one, three, one) hn = Concat<axis = 1>(tail, xs) "
+        "cn = Identity(c)",
+        "`h` moves elements without arithmetic (such as a buffer of the last inputs)",
+    ),
+    "sum of moved elements": (
+        "xs = Slice(xt, nil, one, one) tail = Slice(h, one, three, one) e = Add(tail, xs) "
+        "hn = Concat<axis = 1>(e, xs) cn = Identity(c)",
+        "`h` is a linear recurrence",
+    ),
+    "input in a product": (
+        "f = Sigmoid(h) xs = Slice(xt, nil, one, one) b = Mul(f, xs) fh = Mul(f, h) hn = Add(fh, b) "
+        "cn = Identity(c)",
+        "has a product with slices of `x`; LSTM, GRU and RNN multiply only states and activations",
+    ),
     "gate computed from the input": (
         f"{PRODUCT} xp, xq, xr, xo = Split<axis=1, num_outputs=4>(p) f = Sigmoid(xp) b = Tanh(xq) "
         "h2 = Mul(f, h) hn = Add(h2, b) cn = Identity(c)",
