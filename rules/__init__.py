@@ -46,6 +46,7 @@ from .loops.constructed_sequences import (
     SplitToConstruct,
     UnpackCarriedSequence,
 )
+from .loops.first_iteration import SplitFirstIteration
 from .loops.float_counters import FloatCounterToInteger
 from .loops.induction_variables import InductionVariableFromIteration
 from .loops.iteration_number import IterationNumberToScalar
@@ -275,6 +276,11 @@ PHASES: tuple[Phase, ...] = (
         "unswitching",
         (UnswitchLoop,),
         "Loop unswitching: moves Ifs with loop-invariant conditions before the loop.",
+    ),
+    Phase(
+        "first iteration",
+        (SplitFirstIteration,),
+        "Index set splitting: a loop whose first iteration differs becomes two loops.",
     ),
     Phase(
         "scans",
