@@ -167,11 +167,9 @@ class Patch(Edits):
     def prepend_body(self, body: Graph, target: Graph) -> list[Tensor]:
         """Moves everything in one branch to the start of another; returns the branch's outputs."""
         nodes = self.index.nodes_in_order(body)
-        first = min(self.index.nodes(target), key=lambda n: n.order, default=None)
         for node in nodes:
             self._move(node, target)
-        if first is not None:
-            self.index.place_before(first, nodes)
+        self.index.place_first(target, nodes)
         for constant in list(body.initializers):
             if self.index.home(constant) is body:
                 self._move_constant(constant, body, target)

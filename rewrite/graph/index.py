@@ -395,6 +395,14 @@ class Index:
                 raise OrderExhausted
         self._lower_bounds[anchor] = low
 
+    def place_first(self, graph: Graph, nodes: Sequence[Node]) -> None:
+        """Positions nodes before everything else in a graph."""
+        moved = set(nodes)
+        first = min((n.order for n in self.nodes(graph) if n not in moved), default=0)
+        for place, node in enumerate(nodes):
+            node.order = first - (len(nodes) - place) * SPACING
+            self._lower_bounds[node] = node.order - SPACING
+
     def place_last(self, graph: Graph, node: Node) -> None:
         """Positions a node after everything else in a graph."""
         last = self._last.get(graph)

@@ -154,13 +154,19 @@ class MergeSiblingIfs(Rule[Node]):
     def match(self, m: Match) -> Node:
         condition = m.branches().condition
         graph = m.graph()
-        earlier = [
+        siblings = [
             other
             for other in m.index.consumers(condition)
             if other.op == "If" and other is not m.node and m.index.graph_of(other) is graph
-            and other.inputs[0] is condition and other.order < m.node.order
+            and other.inputs[0] is condition
         ]  # fmt: skip
+        earlier = [other for other in siblings if other.order < m.node.order]
         m.need(bool(earlier), "no earlier If of this graph has the condition {}", condition)
+        # The last one takes the one before it, and so on: each node moves once.
+        later = [other for other in siblings if other.order > m.node.order]
+        following = min(later, key=lambda other: other.order, default=None)
+        if following is not None and _all_read_from(m.index, m.node, following):
+            raise Miss("a later If takes this one", at=following)
         for other in reversed(earlier):
             if _all_read_from(m.index, other, m.node):
                 return other
@@ -173,8 +179,14 @@ class MergeSiblingIfs(Rule[Node]):
             results[later] = patch.prepend_body(earlier, later)
             for output, result in zip(found.outputs, results[later]):
                 patch.replace_in_body(later, output, result)
-        added = patch.add_outputs(node, like=list(found.outputs), results=results)
-        patch.replace_node(found, added)
+        read = [slot for slot, t in enumerate(found.outputs) if patch.index.use_count(t)]
+        added = patch.add_outputs(
+            node,
+            like=[found.outputs[slot] for slot in read],
+            results={body: [values[slot] for slot in read] for body, values in results.items()},
+        )
+        values = dict(zip(read, added))
+        patch.replace_node(found, [values.get(slot) for slot in range(len(found.outputs))])
 
 
 def _all_read_from(index: Index, earlier: Node, later: Node) -> bool:
