@@ -101,6 +101,7 @@ from .reductions.closed_form_rules import (
 from .reductions.linear_attention import ChunkLinearAttention
 from .reductions.linear_recurrence import SimplifyLinearRecurrence
 from .reductions.linear_recurrence_chunks import ChunkLinearRecurrence
+from .reductions.shift_buffers import ShiftBufferToWindows
 from .values.cast_comparisons import CompareBeforeCast
 from .values.cast_like import CastLikeToCast
 from .values.common_subexpressions import EliminateCommonSubexpression
@@ -256,6 +257,7 @@ PHASES: tuple[Phase, ...] = (
             LoopToAny,
             LoopToAll,
             DelayLineToShift,
+            ShiftBufferToWindows,
             VectorizeScanOutputs,
             VectorizeAfterLoop,
             DistributeLoop,

@@ -29,7 +29,7 @@ from ..loops.affine_positions import (
 )
 from ..loops.slice_reads import need_moving_slice
 
-_MAX_WIDTH = 64
+MAX_WIDTH = 64
 """The most elements of a window. The stacked windows hold each element of x as many times."""
 
 
@@ -84,7 +84,7 @@ class VectorizeSlidingWindows(Rule[SlidingWindow]):
         width = extent if isinstance(extent, int) else None
         width = m.need(width, "it takes {} elements, not a fixed number", extent)
         sentence = "it takes {} elements, not between 2 and {}"
-        m.need(1 < width <= _MAX_WIDTH, sentence, width, _MAX_WIDTH)
+        m.need(1 < width <= MAX_WIDTH, sentence, width, MAX_WIDTH)
         found = need_progression(m, view, start, m.node.inputs[1])
         m.need(found.step > 0, "the window moves towards the start of the axis")
         first = found.first if isinstance(found.first, int) and found.first >= 0 else None
