@@ -37,6 +37,7 @@ from .loops.carried_values import (
     MergeEqualCarriedValues,
 )
 from .loops.concat_accumulation import ConcatToScanOutput
+from .loops.concat_slices import SliceOperandOfConcat
 from .loops.concat_writes import ConcatToScatter
 from .loops.constructed_sequences import (
     ConcatOfConstructedSequence,
@@ -203,6 +204,7 @@ PHASES: tuple[Phase, ...] = (
             HoistLoopInvariantShape,
             PointwiseConvToProduct,
             EliminateRedundantReshape,
+            SliceOperandOfConcat,
             GatherFromSplitSequence,
             LengthOfSplitSequence,
             ConcatOfSplitSequence,
