@@ -238,7 +238,9 @@ def _widen(facts: Facts, carried: Tensor, guess: Fact, output: Tensor) -> Fact:
 
 
 def _iteration_fact(facts: Facts, view: LoopView) -> Fact:
-    number = facts.fresh(view.iteration, -1, low=0)
+    trips = view.trips(facts)
+    last = trips - 1 if isinstance(trips, int) and trips > 1 else None
+    number = facts.fresh(view.iteration, -1, low=0, high=last)
     return Fact(INT64, view.iteration_shape, None, (number,))
 
 

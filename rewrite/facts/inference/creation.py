@@ -108,6 +108,10 @@ def random_like(ctx: NodeContext) -> Sequence[Fact]:
 @register("NonZero")
 def non_zero(ctx: NodeContext) -> Sequence[Fact]:
     x = ctx.fact(0)
+    elements = x.array()
+    if elements is not None and all(isinstance(number, int) for number in elements.flat):
+        positions = np.nonzero(np.atleast_1d(elements).astype(bool))
+        return [array_fact(np.array(positions, np.int64))]
     rank: Dim = ctx.fresh(0) if x.shape is None else max(1, len(x.shape))
     return [Fact(INT64, (rank, ctx.fresh(1)))]
 

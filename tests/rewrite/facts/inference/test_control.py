@@ -23,6 +23,12 @@ def _loop(
 _TRIPS = {"m": [0, 1, 3]}
 
 LOOP = {
+    "iteration_number_is_below_the_trip_count": Case(
+        """g (float[N] x) => (y) <int64 six = {6}, int64 five = {5}, int64 four = {4}> {
+        y = Loop (six, , x) <body = b (int64 i, bool ci, float[N] s) => (bool co, float[N] so) {
+        co = Identity(ci) a = LessOrEqual(i, five) c = LessOrEqual(i, four) so = Neg(s) }> }""",
+        {"a=": "(True,)", "c=": "(None,)"},
+    ),
     "state_keeps_shape": Case(
         """g (float[N] x, int64 m) => (y) { y = Loop (m, , x) <body = b (int64 i, bool ci, float[?] s)
         => (bool co, float[?] so) { co = Identity(ci) so = Add(s, x) }> }""",

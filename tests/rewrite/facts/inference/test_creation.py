@@ -52,6 +52,11 @@ CREATION = {
         "g (float[4] x, int64[R] t) => (y) { a = Reshape(x, t) y = NonZero(a) }",
         values={"t": [[4], [2, 2]]},
     ),
+    "non_zero_known": Case(
+        """g (int64 k) => (a, b, c, d) <bool[2,2] m = {0, 1, 1, 1}, int64[3] z = {0, 0, 0}, int32 s = {7}> {
+        a = NonZero(m) b = NonZero(z) c = NonZero(s) p = Constant<value_ints = [1]>() v = Reshape(k, p) d = NonZero(v) }""",
+        {"a=": "(0, 1, 1, 1, 0, 1)", "a": "(2, 3)", "b": "(1, 0)", "c=": "(0,)", "d": "(1, None)"},
+    ),
     "one_hot": Case(
         """g (int64[N] x) => (a, b) <int64 d = {4}, float[2] v = {0, 1}> { a = OneHot(x, d, v)
         b = OneHot<axis=0>(x, d, v) }""",
