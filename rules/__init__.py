@@ -29,7 +29,7 @@ from .contrib.normalization import (
 )
 from .contrib.rotary_embedding import DecomposeRotaryEmbedding
 from .loops.appended_reads import CarryAppendedElement
-from .loops.buffer_reads import CarryWrittenSlice
+from .loops.buffer_reads import CarryWrittenSlice, ReadInitialBuffer
 from .loops.carried_values import (
     EliminateDeadCarriedValues,
     EliminateDeadScanOutputs,
@@ -220,6 +220,7 @@ PHASES: tuple[Phase, ...] = (
             GatherAtIteration,
             SequenceInsertToScanOutput,
             ConcatToScatter,
+            ReadInitialBuffer,
             CarryWrittenSlice,
             ScatterToScanOutput,
             ConcatToScanOutput,

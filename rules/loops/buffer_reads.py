@@ -1,11 +1,18 @@
-"""Carries the slice of a buffer that one iteration writes and the next one reads.
+"""Reads of a buffer that the loop writes slice by slice.
+
+The slice that one iteration writes and the next one reads is carried as a value of its own:
 
    y = Loop(n, , b) { h = Gather(buffer, i)  return ScatterND(buffer, [[i + 1]], f(h)) }
 -> y = Loop(n, , b, b[0]) { h' = f(h)  return ScatterND(buffer, [[i + 1]], h'), h' }
 
+A slice that no iteration has written yet is that of the initial buffer:
+
+   y = Loop(n, , b) { h = Gather(buffer, i)  return ScatterND(buffer, [[i]], f(h)) }
+-> y = Loop(n, , b) { h = Gather(b, i)  return ScatterND(buffer, [[i]], f(h)) }
+
 The buffer is then only written to, so that ScatterToScanOutput can collect its slices. Compilers call
-this scalar replacement (Carr, Kennedy: Improving the ratio of memory operations to floating-point
-operations in loops, 1994).
+the first rewrite scalar replacement (Carr, Kennedy: Improving the ratio of memory operations to
+floating-point operations in loops, 1994).
 """
 
 from __future__ import annotations
@@ -19,11 +26,16 @@ from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import counted_loop
 from ...rewrite.facts.elements import element
+from ...rewrite.facts.iteration_bounds import nonnegative_in_iteration
+from ...rewrite.facts.reads import axis_slices
 from ...rewrite.graph.index import Use
-from ...rewrite.graph.ir import Node, Variable
+from ...rewrite.graph.ir import Node, Tensor, Variable
 from ...rewrite.graph.views import CarriedValue, LoopView
-from .affine_positions import need_progression
+from ...rewrite.symbolic import Dim
+from .affine_positions import Progression, need_progression
 from .scatter_accumulation import SliceWrite, buffer_scatter, need_write
+
+_NONE = "it does not write to a buffer that it reads"
 
 
 @dataclass(frozen=True)
@@ -59,8 +71,7 @@ class CarryWrittenSlice(Rule[ReadBuffer]):
 
     def match(self, m: Match) -> ReadBuffer:
         view = m.loop()
-        none = "it does not write to a buffer that it reads"
-        return m.first(lambda carried: _read_buffer(m, view, carried), view.carried, none)
+        return m.first(lambda carried: _read_buffer(m, view, carried), view.carried, _NONE)
 
     def apply(self, patch: Patch, found: ReadBuffer) -> None:
         carried, axis = found.carried, found.write.axis
@@ -113,6 +124,109 @@ def _read_buffer(m: Match, view: LoopView, carried: CarriedValue) -> ReadBuffer 
         fits = trips is not None and symbolic.le(symbolic.add(trips, first - 1), length) is True
         m.need(fits, "--strict: the loop may read past the end of {}", carried.input)
     return ReadBuffer(carried, write, gathers, first - 1)
+
+
+@dataclass(frozen=True)
+class UnwrittenReads:
+    """Reads of slices of a buffer that no iteration has written yet."""
+
+    carried: CarriedValue
+    reads: list[Node]
+
+
+class ReadInitialBuffer(Rule[UnwrittenReads]):
+    """Reads slices of a buffer that no iteration has written yet from its initial value."""
+
+    root = "Loop"
+    fires = """g (float[T,3] x, int64 n) => (float[T,3] ys) <int64[1] zero = {0}, int64[2] at = {1, 1}> {
+      ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
+        co = Identity(ci) h = Gather(q, i) f = Sin(h) k = Reshape(i, at) u = Unsqueeze(f, zero)
+        qo = ScatterND(q, k, u) }> }"""
+    spares = {
+        "does not write": CarryWrittenSlice.spares["does not write"],
+        "may have been written": """g (float[T,3] x, int64 n) => (float[T,3] ys) <int64 one = {1}, int64[1] zero = {0}, int64[2] at = {1, 1}> {
+      ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
+        co = Identity(ci) h = Gather(q, i) f = Sin(h) p = Add(i, one) k = Reshape(p, at) u = Unsqueeze(f, zero)
+        qo = ScatterND(q, k, u) }> }""",
+        "may go around": """g (float[T,3] x, int64 n) => (float[T,3] ys) <int64 three = {3}, int64[1] zero = {0}, int64[2] at = {1, 1}> {
+      ys = Loop (n, , x) <body = b (int64 i, bool ci, float[T,3] q) => (bool co, float[T,3] qo) {
+        co = Identity(ci) p = Sub(three, i) h = Gather(q, p) f = Sin(h) k = Reshape(p, at) u = Unsqueeze(f, zero)
+        qo = ScatterND(q, k, u) }> }""",
+    }
+
+    def match(self, m: Match) -> UnwrittenReads:
+        view = m.loop()
+        return m.first(lambda carried: _unwritten_reads(m, view, carried), view.carried, _NONE)
+
+    def apply(self, patch: Patch, found: UnwrittenReads) -> None:
+        for read in found.reads:
+            patch.replace_input(read, 0, found.carried.initial)
+        patch.toward_normal_form()
+
+
+def _unwritten_reads(m: Match, view: LoopView, carried: CarriedValue) -> UnwrittenReads | None:
+    """The reads of a buffer that a rule can move to its initial value; None if it is no buffer.
+
+    Raises Miss if no read is known to be of slices that no iteration has written yet.
+    """
+    scatter = buffer_scatter(m, carried)
+    if scatter is None:
+        return None
+    update = Use(scatter.reader, 0)
+    readers = [use.reader for use in m.index.uses(carried.input) if use != update]
+    if not readers:
+        return None
+    write = need_write(m, view, carried, scatter)
+    m.need(view.iteration_shape == (), "the iteration number is not a scalar in the body")
+    written = _need_order(m, view, write.position, write.scatter.inputs[1])
+
+    def unwritten(reader: object) -> Node | None:
+        first = _first_position(m, reader, write.axis)
+        if not isinstance(reader, Node) or first is None:
+            raise Miss("{} is read in another way than by slices", carried.input, at=write.scatter)
+        read = _need_order(m, view, first, reader.inputs[1])
+        ahead = symbolic.mul(1 if written.step > 0 else -1, symbolic.sub(read.first, written.first))
+        never = read.step == written.step and symbolic.nonnegative(ahead)
+        # A Slice also reads what follows, which is written before where the positions fall.
+        never = never and (written.step > 0 or reader.op == "Gather")
+        m.need(
+            never, "what {} reads may have been written by an earlier iteration", reader, at=reader
+        )
+        return reader
+
+    return UnwrittenReads(carried, m.every(unwritten, readers, _NONE))
+
+
+def _first_position(m: Match, reader: object, axis: int) -> Dim | None:
+    """The first position along an axis that a Gather or Slice reads; None if it is not known."""
+    if not isinstance(reader, Node) or reader.domain:
+        return None
+    if reader.op == "Slice":
+        cut = next((s for s in axis_slices(m.facts, reader) or () if s.axis == axis), None)
+        return cut.start if cut is not None and cut.step == 1 else None
+    rank = m.facts.rank(reader.inputs[0]) if reader.op == "Gather" else None
+    if not rank or int(reader.attrs.get("axis", 0)) % rank != axis:
+        return None
+    sizes = m.facts.shape(reader.inputs[1])
+    if sizes is None or any(size != 1 for size in sizes):
+        return None
+    return element(m.facts, reader.inputs[1], (0,) * len(sizes))
+
+
+def _need_order(m: Match, view: LoopView, position: Dim, at: Tensor) -> Progression:
+    """A position as a function of the iteration number.
+
+    Raises Miss if it may change its sign: negative ones count from the end (ONNX operator
+    specification, Gather and ScatterND), so that it might reach a slice a second time.
+    """
+    found = need_progression(m, view, position, at)
+    if found.step > 0:
+        one_sign = symbolic.nonnegative(found.first)
+    else:
+        from_end = isinstance(found.first, int) and found.first < 0
+        one_sign = from_end or nonnegative_in_iteration(m.facts, position)
+    m.need(one_sign, "position {} may go around the end of the buffer", position, at=at)
+    return found
 
 
 def _need_previous_slice(
