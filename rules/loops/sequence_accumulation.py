@@ -1,8 +1,10 @@
-"""Sequences that each iteration inserts a tensor into, at one end, become scan outputs.
+"""Sequences that each iteration inserts tensors into, at one end, become scan outputs.
 
    l = Loop(m, , SequenceConstruct(a)) { … return SequenceInsert(l, r) }   y = ConcatFromSequence(l)
 -> ys = Loop(m, ) { … return r }   l = SplitToSequence(Concat([a], ys))   y = ConcatFromSequence(l)
 -> ys = Loop(m, ) { … return r }   y = Concat([a], ys)
+
+Several tensors of one iteration are stacked: the scan output has a slice of all of them.
 """
 
 from __future__ import annotations
@@ -36,9 +38,14 @@ _SPLITTABLE = frozenset(
 
 @dataclass(frozen=True)
 class Insertion:
-    """The SequenceInsert that adds one tensor to a sequence."""
+    """The SequenceInserts that add the tensors of one iteration to a sequence."""
 
-    tensor: Tensor
+    last: Node
+    """The last of the SequenceInserts."""
+    tensors: list[Tensor]
+    """In the order in which they are inserted."""
+    element: tuple[Dim, ...] | None
+    """The shape of each of several tensors; None if an iteration inserts only one."""
     initial: list[Tensor]
     """What the sequence holds before the first iteration."""
     at_front: bool
@@ -89,38 +96,82 @@ class SequenceInsertToScanOutput(AccumulatorRule[Insertion]):
     ) -> Insertion | None:
         if m.facts.of(carried.initial).kind != "sequence":
             return None
-        insert = m.need(
-            m.producer(carried.output, "SequenceInsert"),
-            "an operator other than SequenceInsert changes the sequence {}",
-            carried.input,
-            at=carried.output,
-        )
-        m.need(
-            insert.inputs[0] is carried.input and m.index.graph_of(insert) is view.body,
-            "{} does not insert into {} once per iteration",
-            insert,
-            carried.input,
-        )
-        final = need_only_updated(m, view, number, carried, Use(insert, 0))
-        tensor = insert.inputs[1]
+        inserts = _need_inserts(m, view, carried)
+        final = need_only_updated(m, view, number, carried, Use(inserts[0], 0))
+        tensors = [insert.inputs[1] for insert in inserts]
         initial = _initial_elements(m, carried.initial)
-        _need_equal_shapes(m, view, tensor, final, initial)
+        for tensor in tensors:
+            _need_equal_shapes(m, view, tensor, final, initial)
+        element = _need_stackable(m, tensors) if len(tensors) > 1 else None
         runs = view.runs_at_least_once(m.facts)
         m.need(runs or not initial or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
-        at_front = inserts_at_front(m, view, insert, len(initial))
-        return Insertion(tensor, initial, at_front, runs)
+        fronts = {
+            inserts_at_front(m, view, insert, before, len(inserts))
+            for before, insert in enumerate(inserts, start=len(initial))
+        }
+        both = "one iteration inserts into {} at both ends"
+        m.need(len(fronts) == 1, both, carried.input, at=inserts[0])
+        return Insertion(inserts[-1], tensors, element, initial, fronts.pop(), runs)
 
     def added(self, patch: Patch, update: Insertion) -> Tensor:
-        return update.tensor
+        if update.element is None:
+            return update.tensors[0]
+        emit = patch.builder(update.tensors[0], update.last)
+        return emit("Concat", *(emit.unsqueeze(t, [0]) for t in update.tensors), axis=0)
 
     def result(
         self, emit: Builder, stacked: Tensor, carried: CarriedValue, update: Insertion
     ) -> Tensor:
+        if update.element is not None:
+            stacked = _merged(emit, stacked, update.element)
         if update.at_front:
             stacked = emit.reverse(stacked, 0)
         if update.initial:
             stacked = _with_initial_elements(emit, stacked, update)
         return emit("SplitToSequence", stacked, axis=0, keepdims=0)
+
+
+def _need_inserts(m: Match, view: LoopView, carried: CarriedValue) -> list[Node]:
+    """The SequenceInserts of an iteration in their order. Raises Miss if other nodes read between."""
+    inserts: list[Node] = []
+    sequence = carried.output
+    while sequence is not carried.input:
+        insert = m.need(
+            m.producer(sequence, "SequenceInsert"),
+            "an operator other than SequenceInsert changes the sequence {}",
+            carried.input,
+            at=sequence,
+        )
+        inside = m.index.graph_of(insert) is view.body
+        once = "{} does not insert into {} once per iteration"
+        m.need(inside, once, insert, carried.input, at=insert)
+        only = not inserts or m.index.uses(sequence) == [Use(inserts[-1], 0)]
+        m.need(only, "{} is read in the body", sequence, at=sequence)
+        inserts.append(insert)
+        sequence = insert.inputs[0]
+    return inserts[::-1]
+
+
+def _need_stackable(m: Match, tensors: list[Tensor]) -> tuple[Dim, ...]:
+    """The shape of several tensors. Raises Miss if it is not known to be the same."""
+    first, *others = (m.facts.shape(t) for t in tensors)
+    equal = all(symbolic.equal_shapes(shape, first) for shape in others)
+    shape = m.need(first if equal else None, "{} may differ in shape", tensors, at=tensors[0])
+    m.need(_fixed_sizes(shape) is not None or m.facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
+    return shape
+
+
+def _fixed_sizes(shape: tuple[Dim, ...]) -> list[int] | None:
+    """The sizes if all are numbers other than 0, which a Reshape can keep in any opset."""
+    sizes = [size for size in shape if isinstance(size, int) and size > 0]
+    return sizes if len(sizes) == len(shape) else None
+
+
+def _merged(emit: Builder, stacked: Tensor, element: tuple[Dim, ...]) -> Tensor:
+    """Stacks of several elements as one stack. An empty scan output may lack some of the axes."""
+    if (sizes := _fixed_sizes(element)) is not None:
+        return emit("Reshape", stacked, emit.vector(-1, *sizes))
+    return emit.merge_axes(stacked, 0, len(element) + 2)
 
 
 def _need_equal_shapes(
@@ -177,17 +228,19 @@ def _is_stack(node: Node) -> bool:
     return bool(node.attrs.get("new_axis", 0))
 
 
-def inserts_at_front(m: Match, view: LoopView, insert: Node, initial: Dim | None) -> bool:
+def inserts_at_front(
+    m: Match, view: LoopView, insert: Node, initial: Dim | None, each: int = 1
+) -> bool:
     """Whether a SequenceInsert inserts at the front. Raises Miss if it does so at neither end.
 
-    Iteration i finds `initial` + i elements in the sequence.
+    In iteration i it finds `initial` + `each` * i elements in the sequence.
     """
     if len(insert.inputs) < 3 or not insert.inputs[2].name:
         return False
     position, iteration = m.facts.scalar(insert.inputs[2]), m.facts.scalar(view.iteration)
     length = None
     if iteration is not None and initial is not None:
-        length = symbolic.add(iteration, initial)
+        length = symbolic.add(symbolic.mul(each, iteration), initial)
     if position is not None and length is not None and symbolic.eq(position, length) is True:
         return False
     m.need(

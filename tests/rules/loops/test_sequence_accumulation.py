@@ -1,4 +1,4 @@
-"""Sequences that each iteration inserts one tensor into become scan outputs."""
+"""Sequences that each iteration inserts tensors into become scan outputs."""
 
 from __future__ import annotations
 
@@ -44,6 +44,10 @@ STACKED = "float[K,B,3]"
         "qo = SequenceInsert(q, r)",
         "qo = SequenceInsert(q, r, zero)",
         "qo = SequenceInsert(q, r, i)",
+        "p = SequenceInsert(q, r) qo = SequenceInsert(p, so)",
+        "p = SequenceInsert(q, r) t = SequenceInsert(p, so) qo = SequenceInsert(t, r)",
+        "p = SequenceInsert(q, r, zero) qo = SequenceInsert(p, so, zero)",
+        "k = Add(i, i) n = Add(k, one) p = SequenceInsert(q, r, k) qo = SequenceInsert(p, so, n)",
     ],
 )
 @pytest.mark.parametrize(
@@ -64,7 +68,15 @@ def test_no_sequence_remains(use: str, output: str, insert: str) -> None:
     assert not [op for op in ops(result.model) if "Sequence" in op]
 
 
-@pytest.mark.parametrize("insert", ["qo = SequenceInsert(q, r)", "qo = SequenceInsert(q, r, zero)"])
+@pytest.mark.parametrize(
+    "insert",
+    [
+        "qo = SequenceInsert(q, r)",
+        "qo = SequenceInsert(q, r, zero)",
+        "p = SequenceInsert(q, r) qo = SequenceInsert(p, so)",
+        "p = SequenceInsert(q, r, zero) qo = SequenceInsert(p, so, zero)",
+    ],
+)
 @pytest.mark.parametrize(
     "initial",
     [
@@ -101,6 +113,22 @@ def test_an_insertion_after_the_initial_elements() -> None:
     assert "not at an end" in reason_of(SequenceInsertToScanOutput, middle)
 
 
+@pytest.mark.parametrize("opset", [13, 14])
+def test_several_tensors_in_old_opsets(opset: int) -> None:
+    """Before opset 14, their sizes must be known, because a Reshape merges them."""
+    text = """g (float[T,B] x, float[T,3] z) => (float[K,B] v, float[L,3] w) <int64 zero = {0}> {
+        s = Shape(x) n = Gather(s, zero) e = SequenceEmpty() f = SequenceEmpty()
+        l, k = Loop (n, , e, f) <body = b (int64 i, bool ci, seq(float[B]) q, seq(float[3]) p)
+            => (bool co, seq(float[B]) qo, seq(float[3]) po) {
+            co = Identity(ci) a = Gather(x, i) c = Sin(a) d = Gather(z, i) g = Sin(d)
+            q1 = SequenceInsert(q, a) qo = SequenceInsert(q1, c) p1 = SequenceInsert(p, d) po = SequenceInsert(p1, g) }>
+        v = ConcatFromSequence<axis=0, new_axis=1>(l) w = ConcatFromSequence<axis=0, new_axis=1>(k) }"""
+    result = rewritten(parse(text, opset), FEEDS, 1e-6)
+    left = 1 if opset < 14 else 0
+    assert ops(result.model).get("Loop", 0) == left
+    assert ops(result.model).get("ConcatFromSequence", 0) == left
+
+
 def test_a_loop_that_ends_early_collects_fewer_elements() -> None:
     going = "t = ReduceMax<keepdims=0>(s) co = Less(t, big)"
     model = _collecting(STACK, STACKED, going=going, initial="e = SequenceConstruct(a)")
@@ -119,9 +147,21 @@ def test_a_sequence_that_is_an_output_is_split_again() -> None:
     [
         ("qo = SequenceInsert(q, r, minus)", "not at an end"),
         ("qo = SequenceInsert(q, r, m)", "not at an end"),
-        ("p = SequenceInsert(q, r) qo = SequenceInsert(p, r)", "once per iteration"),
+        ("p = SequenceInsert(q, r) qo = SequenceInsert(p, so, zero)", "at both ends"),
+        (
+            "p = SequenceInsert(q, r) t = ReduceMax(s) qo = SequenceInsert(p, t)",
+            "may differ in shape",
+        ),
+        (
+            "p = SequenceInsert(q, r) n = SequenceLength(p) qo = SequenceInsert(p, r, n)",
+            "is read in the body",
+        ),
+        ("p = SequenceInsert(q, r) qo = SequenceInsert(p, r, i)", "not at an end"),
         ("qo = SequenceErase(q)", "other than SequenceInsert changes the sequence"),
-        ("n = SequenceLength(q) p = SequenceInsert(q, r) qo = SequenceInsert(p, r, n)", "once"),
+        (
+            "n = SequenceLength(q) p = SequenceInsert(q, r) qo = SequenceInsert(p, r, n)",
+            "is read in the body",
+        ),
         (
             """c = Less(i, one) qo = If (c) <
                 then_branch = t () => (seq(float[B,3]) u) { u = SequenceInsert(q, r) },
