@@ -5,7 +5,8 @@
 Streaming models keep the context of a convolution in one. A run appends `step` elements in each
 iteration, so iteration t reads the window of `all` that starts at step * t, or a part of it. Such
 a window is a Gather of all elements, so the loop no longer carries the buffer. A buffer whose new
-elements precede the older ones is the same in reverse order.
+elements precede the older ones is the same in reverse order. Where the new elements depend on other
+carried values, the loop collects them, and the windows are gathered after it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from ...rewrite.engine.rule import Match, Rule
 from ...rewrite.facts.counted_loop import CountedLoop
 from ...rewrite.facts.facts import Facts
 from ...rewrite.facts.reads import axis_range
-from ...rewrite.graph.index import Index
+from ...rewrite.graph.index import Index, Use
 from ...rewrite.graph.ir import Graph, Node, Tensor
 from ...rewrite.graph.views import CarriedValue
 from ...rewrite.symbolic import Dim
 from ..loops.counted_loop_checks import need_counted_loop
+from ..vectorization.after_loop import Size, existing_scan_output, need_sizes, with_slice_shape
 from ..vectorization.independent_work import HoistedValues, IndependentWork, need_independent_work
 from ..vectorization.sliding_windows import MAX_WIDTH
 
@@ -67,6 +69,10 @@ class ShiftBuffer:
     rank: int
     reads: dict[Tensor, Window]
     """The values of the body that are windows and that something else than a shift reads."""
+    collected: bool
+    """Whether the loop collects the new elements, which it computes from other carried values."""
+    sizes: list[Size]
+    """The shape of the new elements, known outside; empty if the loop runs at least once."""
 
 
 @dataclass(frozen=True)
@@ -126,12 +132,10 @@ class ShiftBufferToWindows(Rule[ShiftBuffers]):
         hoisted = HoistedValues(patch, loop, work.plans)
         slices: list[tuple[Tensor, Tensor]] = []
         for buffer in found.buffers:
-            carried = buffer.carried
-            emit = patch.builder(carried.input)
-            everything = _all_elements(emit, work, hoisted, buffer)
-            slices += _read_windows(emit, loop, everything, buffer)
-            if carried.final is not None and patch.index.use_count(carried.final):
-                patch.replace(carried.final, _newest(emit, everything, buffer))
+            if buffer.collected:
+                _replace_scan_outputs(patch, loop, buffer)
+            else:
+                slices += _windows_before_loop(patch, work, hoisted, buffer)
         edit.read_slices(slices)
         for buffer in found.buffers:
             # Dead nodes still read it until EliminateDeadNode removes them.
@@ -165,14 +169,20 @@ def _shift_buffer(
     kept = windows.get(carried.output)
     newest = kept == Window(append.step, append.start + append.step)
     m.need(newest, "{} does not keep the newest elements", carried.input, at=concat)
-    independent = work.is_independent(m.index, append.value)
-    m.need(independent, "{} depends on a carried value", append.value, at=append.value)
     m.need(append.step == 1 or facts.opset >= EMPTY_RESHAPES, NO_EMPTY_RESHAPES)
-    reads = {t: w for t, w in windows.items() if _is_read(m.index, work.loop, t, makers, number)}
+    uses = {t: _other_uses(m.index, work.loop, t, makers, number) for t in windows}
+    reads = {t: window for t, window in windows.items() if uses[t]}
     widest = max((window.end - window.start for window in reads.values()), default=0)
     many = "the body reads windows of more than {} elements of {}"
     m.need(widest <= MAX_WIDTH, many, MAX_WIDTH, carried.input, at=concat)
-    return ShiftBuffer(number, carried, append, len(shape), reads)
+    collected = not work.is_independent(m.index, append.value)
+    sizes = []
+    if collected:
+        returned = all(work.loop.is_scan_output_use(use) for t in reads for use in uses[t])
+        depends = "{} depends on a carried value, and the body computes on what the buffer holds"
+        m.need(returned, depends, append.value, at=append.value)
+        sizes = [] if work.loop.runs_at_least_once else need_sizes(m, work.loop, append.value)
+    return ShiftBuffer(number, carried, append, len(shape), reads, collected, sizes)
 
 
 def _appending_concat(facts: Facts, body: Graph, carried: CarriedValue) -> Node | None:
@@ -236,12 +246,12 @@ def _windows_in_body(
     return windows, makers
 
 
-def _is_read(
+def _other_uses(
     index: Index, loop: CountedLoop, window: Tensor, makers: set[Node], number: int
-) -> bool:
-    """Whether more reads a window than nodes that make windows of it, and the next iteration."""
-    readers = (use for use in index.uses(window) if use.reader not in makers)
-    return any(loop.carried_number(use) != number for use in readers)
+) -> list[Use]:
+    """The uses of a window but by nodes that make windows of it, and by the next iteration."""
+    uses = (use for use in index.uses(window) if use.reader not in makers)
+    return [use for use in uses if loop.carried_number(use) != number]
 
 
 def _window_of(
@@ -279,15 +289,49 @@ def _appended_window(
     return Window(window.start, append.start + append.step)
 
 
-def _all_elements(
-    emit: Builder, work: IndependentWork, hoisted: HoistedValues, buffer: ShiftBuffer
-) -> Tensor:
-    """The initial elements and those that all iterations append, the oldest first, along axis 0."""
-    append, rank = buffer.append, buffer.rank
-    hoisted.build_producers([append.value])
-    added = hoisted[append.value]
-    if append.value not in work.batched:
+def _windows_before_loop(
+    patch: Patch, work: IndependentWork, hoisted: HoistedValues, buffer: ShiftBuffer
+) -> list[tuple[Tensor, Tensor]]:
+    """The windows that the body reads, with their values in all iterations; replaces the result."""
+    carried, value = buffer.carried, buffer.append.value
+    emit = patch.builder(carried.input)
+    hoisted.build_producers([value])
+    added = hoisted[value]
+    if value not in work.batched:
         added = emit.repeat(added, emit.trip_count(work.loop))
+    everything = _all_elements(emit, added, buffer)
+    if carried.final is not None and patch.index.use_count(carried.final):
+        patch.replace(carried.final, _newest(emit, everything, buffer))
+    return _all_windows(emit, work.loop, everything, buffer)
+
+
+def _replace_scan_outputs(patch: Patch, loop: CountedLoop, buffer: ShiftBuffer) -> None:
+    """Collects the new elements; replaces the result, and scan outputs that hold windows."""
+    carried, value = buffer.carried, buffer.append.value
+    outputs = loop.read_scan_outputs(patch.index)
+    outputs = [(output, stacked) for output, stacked in outputs if output.slice in buffer.reads]
+    results = [stacked for _, stacked in outputs]
+    final = carried.final
+    if final is not None and patch.index.use_count(final):
+        results.append(final)
+    if not results:
+        return
+    added = existing_scan_output(loop, value) or patch.loop(loop.node).add_scan_outputs([value])[0]
+    emit = patch.builder_after(carried.input, results)
+    if not loop.runs_at_least_once:
+        added = with_slice_shape(emit, added, buffer.sizes)
+    everything = _all_elements(emit, added, buffer)
+    windows = dict(_all_windows(emit, loop, everything, buffer))
+    for output, stacked in outputs:
+        rank = patch.facts.rank(output.slice)
+        patch.replace(stacked, emit.scan_output(windows[output.slice], output, rank))
+    if final in results:
+        patch.replace(final, _newest(emit, everything, buffer))
+
+
+def _all_elements(emit: Builder, added: Tensor, buffer: ShiftBuffer) -> Tensor:
+    """The initial elements and those of all iterations, stacked, in one axis 0, the oldest first."""
+    append, rank = buffer.append, buffer.rank
     if append.step == 1:
         added = emit.squeeze(added, [append.axis + 1])
     else:
@@ -299,10 +343,10 @@ def _all_elements(
     return emit("Concat", initial, added, axis=0)
 
 
-def _read_windows(
+def _all_windows(
     emit: Builder, loop: CountedLoop, everything: Tensor, buffer: ShiftBuffer
 ) -> list[tuple[Tensor, Tensor]]:
-    """The windows that the body reads, each with its values in all iterations, stacked."""
+    """The windows that something reads, each with its values in all iterations, stacked."""
     if not buffer.reads:
         return []
     append = buffer.append

@@ -96,7 +96,7 @@ class VectorizeAfterLoop(Rule[WorkAfterLoop]):
         hoisted = HoistedValues(patch, loop, found.plans, after=results)
         edit = patch.loop(loop.node)
         for inner in found.collected:
-            stacked = _existing_scan_output(loop, inner) or edit.add_scan_outputs([inner])[0]
+            stacked = existing_scan_output(loop, inner) or edit.add_scan_outputs([inner])[0]
             emit = hoisted.builder(inner)
             sizes = found.sizes.get(inner)
             hoisted[inner] = stacked if sizes is None else with_slice_shape(emit, stacked, sizes)
@@ -197,7 +197,7 @@ class _Candidates:
         return {use.reader for use in self._index.uses(tensor) if use.reader in self.plans}
 
 
-def _existing_scan_output(loop: CountedLoop, inner: Tensor) -> Tensor | None:
+def existing_scan_output(loop: CountedLoop, inner: Tensor) -> Tensor | None:
     """The stacked tensor of a value that the loop collects along axis 0 already."""
     for output in loop.scan_outputs:
         if output.slice is inner and output.axis == 0 and not output.reverse:

@@ -147,6 +147,63 @@ def test_buffers_of_several_layers() -> None:
     assert result.report.commits["ShiftBufferToWindows"] == 2
 
 
+COLLECTED = {
+    "a slice of what the loop carries": "u = Unsqueeze(hn, one)",
+    "computed from it": "v = Neg(hn) u = Unsqueeze(v, one)",
+    "several elements": "v = Unsqueeze(hn, one) u = Concat<axis=1>(v, v)",
+}
+
+
+@pytest.mark.parametrize("op", ["Loop", "Scan"])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("new", COLLECTED.values(), ids=COLLECTED)
+def test_new_elements_that_the_loop_computes(new: str, first: bool, op: str) -> None:
+    """They depend on another carried value, so the loop remains, but does not carry the buffer."""
+    kept = "Slice(w, zero, three, one)" if first else "Slice(w, back, end, one)"
+    older = "u, c" if first else "c, u"
+    work = f"""a = Mul(h, xt) hn = Sin(a) {new} w = Concat<axis=1>({older}) cn = {kept}
+        e = Exp(w) r = ReduceSum<keepdims=0>(e, one) z = Identity(c)"""
+    outputs = "(float[B,2] hn, float[B,3,2] cn, float[B,2] r, float[B,3,2] z)"
+    if op == "Loop":
+        loop = f"""Loop (n, , h0, c0) <body = b (int64 i, bool ci, float[B,2] h, float[B,3,2] c)
+            => (bool co, {outputs[1:]} {{ co = Identity(ci) xt = Gather(x, i) {work} }}>"""
+    else:
+        loop = f"""Scan <num_scan_inputs=1, body = b (float[B,2] h, float[B,3,2] c, float[B,2] xt)
+            => {outputs} {{ {work} }}> (h0, c0, x)"""
+    model = parse(f"""g (float[T,B,2] x, float[B,2] h0, float[B,3,2] c0, int64 n)
+        => (float[B,2] hl, float[B,3,2] cl, rs, zs)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] three = {{3}}, int64[1] back = {{-3}},
+         int64[1] end = {{9223372036854775807}}> {{
+        hl, cl, rs, zs = {loop} }}""")
+    result = rewritten(model, NOT_EMPTY, 1e-6)
+    assert result.report.commits["ShiftBufferToWindows"] == 1
+    (node,) = (n for n in result.model.graph.node if n.op_type in ("Loop", "Scan"))
+    assert "h0" in node.input
+    assert "c0" not in node.input
+    bare, trace, _ = run_rules(model, [ShiftBufferToWindows])
+    assert trace.defects() == []
+    assert trace.commits() == []  # an iteration computes on the window until that leaves the loop
+    assert_equivalent(model, bare, NOT_EMPTY)
+
+
+def test_collected_elements_of_a_loop_that_does_not_run() -> None:
+    text = """g (float[T,B,2] x, float[B,2] h0, float[B,3,2] c0, int64 n) => (float[B,2] hl, float[B,3,2] cl)
+        <int64[1] one = {1}, int64[1] back = {-3}, int64[1] end = {9223372036854775807}> {
+        hl, cl = Loop (n, , h0, c0) <body = b (int64 i, bool ci, float[B,2] h, float[B,3,2] c)
+            => (bool co, float[B,2] hn, float[B,3,2] cn) {
+            co = Identity(ci) xt = Gather(x, i) a = Mul(h, xt) hn = Sin(a) u = Unsqueeze(hn, one)
+            w = Concat<axis=1>(c, u) cn = Slice(w, back, end, one) }> }"""
+    model = parse(text)
+    result, trace, _ = run_rules(model, [ShiftBufferToWindows])
+    assert [c.rule for c in trace.commits()] == ["ShiftBufferToWindows"]
+    assert_equivalent(model, result, COUNTS)
+    rewritten(model, COUNTS, 1e-6)
+    unread = parse(text.replace("=> (float[B,2] hl, float[B,3,2] cl)", "=> (float[B,2] hl)"))
+    result, trace, _ = run_rules(unread, [ShiftBufferToWindows])
+    assert trace.defects() == []
+    assert_equivalent(unread, result, COUNTS)
+
+
 @pytest.mark.parametrize("opset", [10, 11, 12])
 def test_old_opsets(opset: int) -> None:
     model = _model(f"{SLICE_OF_CONCAT} r = Sin(w)", opset=opset)
