@@ -36,9 +36,9 @@ class SliceOperandOfConcat(Rule[OperandSlice]):
     """Slices one operand of a Concat instead of the result, where the slice is a part of that."""
 
     root = "Slice"
-    fires = """g (float[N,B,4] x, float[B,2] c0, float[B] u0, int64 n) => (float[B,2] c, float[B] u)
+    fires = """g (float[N,B,4] x, float[B,2] c0, float[B] u0, int64 n) => (float[P,Q] c, float[B] u)
       <int64[1] one = {1}, int64[1] start = {-2}, int64[1] end = {9223372036854775807}> {
-      c, u = Loop (n, , c0, u0) <body = b (int64 i, bool ci, float[B,2] c, float[B] u) => (bool co, float[B,2] d, float[B] v) {
+      c, u = Loop (n, , c0, u0) <body = b (int64 i, bool ci, float[P,Q] c, float[B] u) => (bool co, float[R,S] d, float[B] v) {
         co = Identity(ci) xt = Gather(x, i) w = Concat<axis=1>(c, xt) d = Slice(w, start, end, one)
         m = ReduceMax<keepdims=0>(w, one) p = Mul(u, m) v = Sin(p) }> }"""
     spares = {

@@ -167,26 +167,34 @@ def accumulated_reads(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def collected(outer: Scope, body: Scope) -> list[Carried]:
-    """A sequence into which each iteration inserts a row, at its end or start."""
+    """A sequence into which each iteration inserts rows, at its end or start."""
     inside = body.declare(Kind.LIST)
 
     def update(b: Scope) -> Value:
         place = b.integer(0) if b.chance(0.2) else None
-        return b.add("SequenceInsert", [inside, b.pick(Kind.ROW), place], Kind.LIST)
+        whole = b.add("SequenceInsert", [inside, b.pick(Kind.ROW), place], Kind.LIST)
+        if b.chance(0.7):
+            return whole
+        return b.add("SequenceInsert", [whole, b.pick(Kind.ROW), place], Kind.LIST)
 
     return [Carried(outer.pick(Kind.LIST), inside, update)]
 
 
 def written(outer: Scope, body: Scope) -> list[Carried]:
-    """A table of which each iteration overwrites one row."""
+    """A table of which each iteration overwrites one row, which may depend on a row of it."""
     start = outer.pick(Kind.TABLE)
     if outer.chance(0.5):
         start = outer.constant(np.zeros((7, 3)), Kind.TABLE)
     inside = body.declare(Kind.TABLE)
 
     def update(b: Scope) -> Value:
-        place = b.unsqueeze(b.visible(Kind.INT)[0], 0, Kind.INTS)
+        number = b.visible(Kind.INT)[0]
+        place = b.unsqueeze(number, 0, Kind.INTS)
         row = b.pick(Kind.ROW)
+        if b.chance(0.5):
+            ahead = b.integer(b.random.choice([0, 0, 0, 1, -1]))
+            read = read_at(b, inside, b.add("Add", [number, ahead], Kind.INT))
+            row = b.add("Add", [row, read], Kind.ROW)
         if b.chance(0.5):
             # ScatterND takes a matrix of positions and one row for each.
             places = b.unsqueeze(place, 0, Kind.INTS)
@@ -195,6 +203,26 @@ def written(outer: Scope, body: Scope) -> list[Carried]:
         spread = b.add("Expand", [place, b.constant([1, 3], Kind.INTS)], Kind.INTS)
         rows = b.unsqueeze(row, 0, Kind.TABLE)
         return b.add("ScatterElements", [inside, spread, rows], Kind.TABLE, axis=0)
+
+    return [Carried(start, inside, update)]
+
+
+def shifted(outer: Scope, body: Scope) -> list[Carried]:
+    """The newest rows of those that the iterations append, at the end or at the start."""
+    width, step = outer.random.choice([1, 2, 3, 4]), outer.random.choice([1, 1, 1, 2])
+    start = outer.constant(np.arange(3 * width).reshape(width, 3) / 4, Kind.TABLE)
+    inside = body.declare(Kind.TABLE)
+    at_front = outer.chance(0.3)
+
+    def update(b: Scope) -> Value:
+        rows: list[Value | None] = [
+            b.unsqueeze(b.pick(Kind.ROW), 0, Kind.TABLE) for _ in range(step)
+        ]
+        new = b.add("Concat", rows, Kind.TABLE, axis=0) if step > 1 else rows[0]
+        whole = b.add("Concat", [new, inside] if at_front else [inside, new], Kind.TABLE, axis=0)
+        first = 0 if at_front else step
+        bounds = [b.constant([number], Kind.INTS) for number in (first, first + width, 0)]
+        return b.add("Slice", [whole, *bounds], Kind.TABLE)
 
     return [Carried(start, inside, update)]
 
@@ -212,7 +240,8 @@ IN_LOOPS: tuple[tuple[int, Callable[[Scope, Scope], list[Carried]]], ...] = (
     (4, counter),
     (2, accumulated_reads),
     (1, collected),
-    (1, written),
+    (2, written),
+    (2, shifted),
 )
 
 IN_SCANS = tuple(
