@@ -1,4 +1,4 @@
-"""Decomposes GroupQueryAttention of com.microsoft, for batches of 1.
+"""Decomposes GroupQueryAttention of com.microsoft.
 
 y, keys, values = GroupQueryAttention(q, k, v, past_keys, past_values, last, longest, cos, sin)
  -> q, k = RotaryEmbedding(q), RotaryEmbedding(k)          if the node does so
@@ -6,15 +6,22 @@ y, keys, values = GroupQueryAttention(q, k, v, past_keys, past_values, last, lon
     y = Softmax(q keysᵀ * scale) values, of the keys up to each query
 
 Each head of keys serves several heads of queries. The rows of a batch have their own numbers of
-keys, so that one concatenation suits a single row only. Language models have this operator; the
-builder of onnxruntime-genai writes it.
+earlier keys, after which the new ones belong: a Gather puts them there. Where all rows have equally
+many, as a batch that is known to have one row, a concatenation does. Language models have this operator; the builder of
+onnxruntime-genai writes it.
+
+Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+#com.microsoft.GroupQueryAttention. Rows of a prompt that are shorter than the longest have padding
+at their end; onnxruntime computes undefined results for the queries of padding.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from onnx import TensorProto
 
 from ...rewrite import symbolic
@@ -51,10 +58,12 @@ class GroupedHeads:
     """How many keys before a query it sees, itself included; 0 for all."""
     softcap: float
     """The limit of the scores; 0 for none."""
+    is_even: bool
+    """Whether all rows are known to have equally many earlier keys."""
 
 
 class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
-    """Decomposes GroupQueryAttention of one row into MatMul, Softmax, Concat and changes of shape."""
+    """Decomposes GroupQueryAttention into MatMul, Softmax, Concat and changes of shape."""
 
     root = "com.microsoft.GroupQueryAttention"
     promise = Promise(
@@ -69,12 +78,13 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
       y, keys, values = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>
         (q, k, v, pk, pv, last, sum) }"""
     spares = {
-        "one row": """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+        "its attribute smooth_softmax is 1": """<ir_version: 8,
+      opset_import: ["" : 17, "com.microsoft" : 1]>
       g (float[2,3,32] q, float[2,3,16] k, float[2,3,16] v, float[2,2,0,8] pk, float[2,2,0,8] pv)
         => (float[2,3,32] y, float[2,2,3,8] keys, float[2,2,3,8] values)
       <int32[2] last = {2, 2}, int32 sum = {3}> {
-      y, keys, values = com.microsoft.GroupQueryAttention<num_heads = 4, kv_num_heads = 2>
-        (q, k, v, pk, pv, last, sum) }""",
+      y, keys, values = com.microsoft.GroupQueryAttention
+        <num_heads = 4, kv_num_heads = 2, smooth_softmax = 1>(q, k, v, pk, pv, last, sum) }""",
     }
 
     def match(self, m: Match) -> GroupedHeads:
@@ -86,10 +96,6 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
             m.need(value == plain, "its attribute {} is {}", name, value)
         q, k, past = node.inputs[0], optional(node.inputs, 1), optional(node.inputs, 3)
         shape = m.need(m.facts.shape(q), "the rank of {} is not known", q, at=q)
-        m.need(
-            symbolic.eq(shape[0], 1) is True,
-            "the batch of {} is not known to have one row (--dim asserts it)", q, at=q,
-        )  # fmt: skip
         both = (past, optional(node.inputs, 4))
         m.need((past is None) == (both[1] is None), "only the earlier keys or values are given")
         queries, keys = need_heads(m), need_heads(m, "kv_num_heads")
@@ -114,26 +120,27 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
             rotation,
             max(attributes.get("local_window_size", -1), 0),
             attributes.get("softcap", 0.0),
+            past is None or symbolic.eq(shape[0], 1) is True,
         )
 
     def apply(self, patch: Patch, found: GroupedHeads) -> None:
         node = patch.root
         emit = patch.builder(node.outputs[0])
-        total = emit("Add", emit("Cast", node.inputs[5], to=TensorProto.INT64), emit.vector(1))
         length = emit.shape(node.inputs[0], 1, 2)
-        earlier = emit.max(emit("Sub", total, length), emit.vector(0))
-        queries, keys, values = _heads(emit, node, found)
-        places = emit("Add", _steps(emit, length), earlier)
-        if found.rotation is not None:
-            rows = [emit("Gather", table, places, axis=0) for table in node.inputs[7:9]]
-            cosines, sines = (emit.unsqueeze(row, [1]) for row in rows)
-            queries, keys = (
-                rotated(emit, x, cosines, sines, found.rotation) for x in (queries, keys)
-            )
         longest = emit("Cast", node.inputs[6], to=TensorProto.INT64)
         longest = emit("Reshape", longest, emit.vector(1))
         pasts = [optional(node.inputs, slot) for slot in (3, 4)]
-        keys, values = (_held(emit, x, past, earlier) for x, past in zip((keys, values), pasts))
+        earlier = _earlier(emit, node, length, longest, found)
+        queries, keys, values = _heads(emit, node, found)
+        # [length], or [batch, length]
+        places = emit("Add", earlier, _steps(emit, length))
+        if found.rotation is not None:
+            rows = [emit("Gather", table, places, axis=0) for table in node.inputs[7:9]]
+            cosines, sines = (emit.unsqueeze(row, [1 if found.is_even else 2]) for row in rows)
+            queries, keys = (
+                rotated(emit, x, cosines, sines, found.rotation) for x in (queries, keys)
+            )
+        keys, values = _held(emit, (keys, values), pasts, earlier, found)
         presents = [
             _padded(emit, x, past, longest, found) for x, past in zip((keys, values), pasts)
         ]
@@ -144,7 +151,7 @@ class DecomposeGroupQueryAttention(Rule[GroupedHeads]):
         if found.softcap:
             cap = number(emit, found.softcap, found.dtype)
             scores = emit("Mul", emit("Tanh", emit("Div", scores, cap)), cap)
-        seen = _seen(emit, places, emit.shape(keys, 2, 3), found.window)
+        seen = _seen(emit, places, emit.shape(keys, 2, 3), found)
         scores = emit("Where", seen, scores, number(emit, -math.inf, found.dtype))
         y = emit("MatMul", emit("Softmax", scores, axis=-1), emit.unsqueeze(values, [2]))
         y = emit.transpose(y, [0, 3, 1, 2, 4])
@@ -166,7 +173,7 @@ _PLAIN = {
 
 
 def _heads(emit: Builder, node: Node, found: GroupedHeads) -> list[Tensor]:
-    """Queries, keys and values of shape [1, length, heads, size]."""
+    """Queries, keys and values of shape [batch, length, heads, size]."""
     count = found.keys * found.group
     inputs = node.inputs[:3]
     if not inputs[1].name:
@@ -183,13 +190,70 @@ def _steps(emit: Builder, length: Tensor) -> Tensor:
     return emit("Range", emit.scalar(0), emit.squeeze(length, [0]), emit.scalar(1))
 
 
-def _held(emit: Builder, x: Tensor, past: Tensor | None, earlier: Tensor) -> Tensor:
-    """The keys [1, heads, count, size] up to the last new one: some earlier ones and the new ones."""
-    x = emit.transpose(x, [0, 2, 1, 3])
+def _earlier(
+    emit: Builder, node: Node, length: Tensor, longest: Tensor, found: GroupedHeads
+) -> Tensor:
+    """How many keys are before the new ones: [1], or [batch, 1] for rows of their own."""
+    past = optional(node.inputs, 3)
     if past is None:
-        return x
-    before = emit("Slice", past, emit.vector(0), earlier, emit.vector(2))
-    return emit("Concat", before, x, axis=2)
+        return emit.vector(0)
+    last = emit("Cast", node.inputs[5], to=TensorProto.INT64)
+    last = emit("Reshape", last, emit.vector(*((1,) if found.is_even else (-1, 1))))
+    earlier = emit("Sub", emit("Add", last, emit.vector(1)), length)
+    # In a prompt, lengths only say which queries are padding. A buffer has no more than its size.
+    is_prompt = emit("Equal", length, longest)
+    earlier = emit("Where", is_prompt, emit.vector(0), emit.max(earlier, emit.vector(0)))
+    return emit.min(earlier, emit.shape(past, 2, 3))
+
+
+def _held(
+    emit: Builder,
+    new: Sequence[Tensor],
+    pasts: Sequence[Tensor | None],
+    earlier: Tensor,
+    found: GroupedHeads,
+) -> list[Tensor]:
+    """Keys and values [batch, heads, count, size] up to the last new ones of the longest row.
+
+    Each row has its earlier ones, the new ones, and zeros.
+    """
+    new = [emit.transpose(x, [0, 2, 1, 3]) for x in new]
+    if pasts[0] is None:
+        return new
+    most = earlier if found.is_even else _most(emit, earlier)
+    first, axis = emit.vector(0), emit.vector(2)
+    before = [emit("Slice", past, first, most, axis) for past in pasts if past is not None]
+    if found.is_even:
+        return [emit("Concat", *pair, axis=2) for pair in zip(before, new)]
+    rows = _rows(emit, new[0], earlier, most, found.keys)
+    zeros = _zeros(emit, new[0], emit.vector(1), found)
+    tables = [emit("Concat", *pair, zeros, axis=2) for pair in zip(before, new)]
+    tables = [emit("Reshape", x, emit.vector(-1, found.size)) for x in tables]
+    return [emit("Gather", x, rows, axis=0) for x in tables]
+
+
+def _most(emit: Builder, earlier: Tensor) -> Tensor:
+    """The largest number of earlier keys, [1]: 0 for a batch without rows."""
+    every = emit("Concat", emit.vector(0), emit("Reshape", earlier, emit.vector(-1)), axis=0)
+    return emit.reduce("ReduceMax", every, [0], 1)
+
+
+def _rows(emit: Builder, new: Tensor, earlier: Tensor, most: Tensor, heads: int) -> Tensor:
+    """Where to read the keys of each row, [batch, heads, count].
+
+    These are indices into `most` earlier keys, the new ones and a zero, concatenated, with batch,
+    heads and places as one axis. Places after the new keys of a row have the zero.
+    """
+    zero, length = emit.vector(0), emit.shape(new, 2, 3)
+    count = emit("Add", most, length)
+    places = _steps(emit, count)
+    after = emit("Sub", places, earlier)  # [batch, count], from the first new key
+    later = emit("Add", emit.min(after, length), most)
+    place = emit("Where", emit("Less", after, zero), places, later)
+    row = emit("Mul", _steps(emit, emit.shape(new, 0, 1)), emit.vector(heads))
+    head = emit("Add", emit.unsqueeze(row, [1]), emit.constant(np.arange(heads)))
+    start = emit("Mul", head, emit("Add", count, emit.vector(1)))
+    return emit("Add", emit.unsqueeze(start, [2]), emit.unsqueeze(place, [1]))
 
 
 def _padded(
@@ -199,15 +263,24 @@ def _padded(
     if past is not None:
         longest = emit.max(longest, emit.shape(past, 2, 3))
     rest = emit.max(emit("Sub", longest, emit.shape(held, 2, 3)), emit.vector(0))
-    shape = emit.concat([emit.vector(1, found.keys), rest, emit.vector(found.size)])
-    return emit("Concat", held, emit("Expand", number(emit, 0, found.dtype), shape), axis=2)
+    return emit("Concat", held, _zeros(emit, held, rest, found), axis=2)
 
 
-def _seen(emit: Builder, places: Tensor, count: Tensor, window: int) -> Tensor:
-    """For each query, which keys it sees: those up to its own place, and not too far before."""
-    rows, columns = emit.unsqueeze(places, [1]), _steps(emit, count)
+def _zeros(emit: Builder, like: Tensor, count: Tensor, found: GroupedHeads) -> Tensor:
+    """Zeros in the place of so many keys, for the batch of other keys."""
+    sizes = [emit.shape(like, 0, 1), emit.vector(found.keys), count, emit.vector(found.size)]
+    return emit("Expand", number(emit, 0, found.dtype), emit.concat(sizes))
+
+
+def _seen(emit: Builder, places: Tensor, count: Tensor, found: GroupedHeads) -> Tensor:
+    """For each query, which keys it sees: those up to its own place, and not too far before.
+
+    [length, count], or [batch, 1, 1, length, count] for rows of their own.
+    """
+    axis = 1 if found.is_even else 2
+    rows, columns = emit.unsqueeze(places, [axis]), _steps(emit, count)
     seen = emit("Not", emit("Less", rows, columns))
-    if window:
-        near = emit("Less", emit("Sub", rows, emit.scalar(window)), columns)
+    if found.window:
+        near = emit("Less", emit("Sub", rows, emit.scalar(found.window)), columns)
         seen = emit("And", seen, near)
-    return seen
+    return seen if found.is_even else emit.unsqueeze(seen, [1, 2])
