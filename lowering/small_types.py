@@ -33,6 +33,10 @@ STORED: Mapping[str, str] = MappingProxyType(
 """The type that holds a small type, by names of numpy."""
 
 
+NOT_PACKED = 0
+"""The bits of a GatherBlockQuantized whose elements have an entry each. onnxruntime refuses 0."""
+
+
 def dtype_name(element_type: int) -> str:
     """The name of an ONNX element type in numpy."""
     return str(helper.tensor_dtype_to_np_dtype(element_type).name)
@@ -86,13 +90,20 @@ def resolve_small_types(model: onnx.ModelProto) -> onnx.ModelProto:
             node.op_type = "Cast"
             del node.input[1:]
             node.attribute.append(helper.make_attribute("to", kind))
+        elif node.op_type == "GatherBlockQuantized":
+            others = [attribute for attribute in node.attribute if attribute.name != "bits"]
+            del node.attribute[:]
+            node.attribute.extend([*others, helper.make_attribute("bits", NOT_PACKED)])
         elif all(attribute.name != "output_dtype" for attribute in node.attribute):
             node.attribute.append(helper.make_attribute("output_dtype", kind))
     return resolved
 
 
-_TYPE_SOURCES: Mapping[str, int] = MappingProxyType({"CastLike": 1, "QuantizeLinear": 2})
-"""The input whose type the result has, by operator."""
+_TYPE_SOURCES: Mapping[str, int] = MappingProxyType(
+    {"CastLike": 1, "QuantizeLinear": 2, "GatherBlockQuantized": 0}
+)
+"""The input whose type the result has, by operator. Elements of that of GatherBlockQuantized are
+packed unless they are of a small type."""
 
 
 def with_inferred_types(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -2,6 +2,7 @@
 
 from . import (  # noqa: F401  (each registers its converters)
     accumulation,
+    block_quantized,
     casts,
     convolution,
     creation,

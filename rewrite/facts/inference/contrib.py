@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onnx import TensorProto
+
 from ... import symbolic
 from ..fact import Fact
 from .registry import NodeContext, register
@@ -65,3 +67,20 @@ def matmul_n_bits(ctx: NodeContext) -> Sequence[Fact]:
     if data.kind != "tensor" or not data.shape or not isinstance(width, int):
         return [Fact(data.dtype)]
     return [Fact(data.dtype, (*data.shape[:-1], width))]
+
+
+@register(*_named("GatherBlockQuantized"))
+def gather_block_quantized(ctx: NodeContext) -> Sequence[Fact]:
+    """The rows of a table that indices pick, of the type of the scales.
+
+    A byte holds several elements of a few bits, along the last axis.
+    """
+    data, index, scales = ctx.fact(0), ctx.fact(1), ctx.fact(2)
+    bits = ctx.attr("bits", 4)
+    if not data.dtype or not data.shape or index.shape is None or bits not in (2, 4, 8):
+        return [Fact(scales.dtype)]
+    axis = ctx.axis(ctx.attr("gather_axis", 0), len(data.shape))
+    shape = list(data.shape)
+    if data.dtype == TensorProto.UINT8:
+        shape[-1] = symbolic.mul(shape[-1], 8 // bits)
+    return [Fact(scales.dtype, (*shape[:axis], *index.shape, *shape[axis + 1 :]))]

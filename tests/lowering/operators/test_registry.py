@@ -27,7 +27,9 @@ def test_converters_are_of_standard_operators_and_a_few_of_onnxruntime() -> None
         "Sigmoid",
         "Softmax",
     ]
-    contrib = {f"com.microsoft::{op}" for op in ("MatMulNBits", "QGemm", "Range")}
+    contrib = {
+        f"com.microsoft::{op}" for op in ("GatherBlockQuantized", "MatMulNBits", "QGemm", "Range")
+    }
     contrib |= {*(f"com.microsoft::QLinear{op}" for op in quantised)}
     assert CONVERTERS.keys() - standard == contrib
 

@@ -46,6 +46,14 @@ OPERATORS = {
         y = com.microsoft.SkipSimplifiedLayerNormalization(x, x, g) }""",
         {"y": "(N, 3, 4)"},
     ),
+    "GatherBlockQuantized": Case(
+        f"""g (int64[N,M] i) => (y, h, z)
+        <uint8[3,8] d = {{{_zeros(24)}}}, float[3,1] s = {{{_zeros(3)}}}> {{
+        y = com.microsoft.GatherBlockQuantized<bits = 4, block_size = 16>(d, i, s)
+        h = com.microsoft.GatherBlockQuantized<bits = 8, block_size = 16, gather_axis = -2>(d, i, s)
+        z = com.microsoft.GatherBlockQuantized<block_size = 16>(d, i, s) }}""",
+        {"y": "(N, M, 16)", "h": "(N, M, 8)", "z": "(N, M, 16)"},
+    ),
     "MatMulNBits": Case(
         f"""g (float[N,M,32] x) => (y) <uint8[5,1,16] w = {{{_zeros(80)}}}, float[5] s = {{{_zeros(5)}}}> {{
         y = com.microsoft.MatMulNBits<K = 32, N = 5, bits = 4, block_size = 32>(x, w, s) }}""",
