@@ -30,6 +30,7 @@ from . import (  # noqa: F401  (each registers its converters)
     sampling,
     sequences,
     slicing,
+    tree_ensembles,
 )
 from .registry import Accepts, Converter, ConverterContext, find
 

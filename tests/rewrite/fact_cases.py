@@ -37,6 +37,8 @@ class Case:
         model = parse(self.text, self.opset, 10)
         if "com.microsoft." in self.text:
             model.opset_import.add(domain="com.microsoft", version=1)
+        if "ai.onnx.ml." in self.text:
+            model.opset_import.add(domain="ai.onnx.ml", version=3)
         return model
 
     def check(self) -> Facts:

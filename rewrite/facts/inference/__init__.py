@@ -18,6 +18,7 @@ from . import (  # noqa: F401  (each registers its shape functions)
     control,
     creation,
     elementwise,
+    machine_learning,
     movement,
     neural,
     reduction,
