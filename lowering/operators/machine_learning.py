@@ -1,4 +1,4 @@
-"""Feature extraction and linear models: operators of ai.onnx.ml, and TfIdfVectorizer."""
+"""Feature extraction, labels and linear models: operators of ai.onnx.ml, and TfIdfVectorizer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import numpy_helper
 from tvm import relax
 
 from ...rewrite.errors import UnsupportedError
@@ -221,3 +222,54 @@ def _occurrences(ctx: ConverterContext, data: Value, grams: Any, stride: int) ->
         same = bb.emit(relax.op.equal(bb.normalize(relax.op.expand_dims(part, 2)), column))
         equal = same if equal is None else bb.emit(relax.op.logical_and(equal, same))
     return ctx.apply("ReduceSum", ctx.cast(equal, "float32"), relax.const([1]), keepdims=0)
+
+
+@converts("ai.onnx.ml::LabelEncoder")
+def label_encoder(ctx: ConverterContext) -> Value:
+    """LabelEncoder of numbers: the value of each element's key, or a default.
+
+    See https://onnx.ai/onnx/operators/onnx_aionnxml_LabelEncoder.html.
+    """
+    keys, values = _table(ctx, "keys"), _table(ctx, "values")
+    if not keys.size or keys.shape != values.shape:
+        raise UnsupportedError(f"there are {keys.size} keys and {values.size} values")
+    keys, first = np.unique(keys, return_index=True)
+    if len(keys) < values.size or np.isnan(keys).any():
+        raise UnsupportedError("two keys are equal, or a key is NaN")
+    data, dtype = ctx.inputs[0], str(values.dtype)
+    if str(data.ty.dtype) != str(keys.dtype):
+        raise UnsupportedError(f"the data is of {data.ty.dtype}, the keys are of {keys.dtype}")
+    known, results = (relax.const(array, str(array.dtype)) for array in (keys, values[first]))
+    flat = ctx.bb.normalize(relax.op.reshape(data, [-1]))
+    place = ctx.bb.emit(relax.op.bucketize(flat, known, right=False))
+    last = relax.const(len(keys) - 1, "int64")
+    place = ctx.bb.emit(relax.op.minimum(ctx.cast(place, "int64"), last))
+    is_known = ctx.bb.emit(relax.op.equal(ctx.bb.emit(relax.op.take(known, place, 0)), flat))
+    found = ctx.bb.emit(relax.op.take(results, place, 0))
+    default = relax.const(_default(ctx, dtype), dtype)
+    result = ctx.bb.emit(relax.op.where(is_known, found, default))
+    return relax.op.reshape(result, relax.ShapeExpr(dims_of(data, "data")))
+
+
+def _table(ctx: ConverterContext, name: str) -> Any:
+    """The keys or values of a LabelEncoder. Raises UnsupportedError for strings."""
+    tensor = ctx.attrs.get(f"{name}_tensor")
+    if tensor is not None:
+        array = numpy_helper.to_array(tensor).ravel()
+        if array.dtype.kind in "if":
+            return array
+    for suffix, dtype in (("int64s", "int64"), ("floats", "float32")):
+        if f"{name}_{suffix}" in ctx.attrs:
+            return np.asarray(ctx.attrs[f"{name}_{suffix}"], dtype)
+    raise UnsupportedError(f"the {name} are strings, and TVM has no tensors of strings")
+
+
+def _default(ctx: ConverterContext, dtype: str) -> Any:
+    """What a LabelEncoder gives for an element that is no key."""
+    if "default_tensor" in ctx.attrs:
+        return numpy_helper.to_array(ctx.attrs["default_tensor"]).ravel()[0]
+    if dtype == "int64":
+        return ctx.attr("default_int64", -1)
+    if dtype == "float32":
+        return ctx.attr("default_float", -0.0)
+    raise UnsupportedError(f"there is no default of {dtype}")

@@ -124,3 +124,50 @@ def test_places_beyond_any_row(imported: Load) -> None:
     far = VECTORIZE.format("TF", "").replace("[3, 0, 1, 2]", "[3, 0, 1, 4000000000]")
     with pytest.raises(UnsupportedError, match="are not all from 0 to 1048575"):
         imported(f"g (int64[6] x) => (float[?] y) {{ y = {far} (x) }}")
+
+
+def test_label_encoder(imported: Load) -> None:
+    """Elements that are no keys get the default, and so does NaN."""
+    model = imported(
+        LEARNING
+        + """g (int64[n, m] k, float[n] x) => (float[n, m] a, int64[n, m] b, int64[n] c, float[n] d) {
+            a = ai.onnx.ml.LabelEncoder
+                <keys_int64s = [7, -2, 3], values_floats = [0.5, 1.5, -3.0], default_float = 9.0> (k)
+            b = ai.onnx.ml.LabelEncoder <keys_int64s = [7, 5], values_int64s = [1, 2]> (k)
+            c = ai.onnx.ml.LabelEncoder
+                <keys_floats = [0.5, -1.0], values_int64s = [4, 6], default_int64 = 8> (x)
+            d = ai.onnx.ml.LabelEncoder <keys_floats = [0.5], values_floats = [2.0]> (x)
+        }"""
+    )
+    x = np.array([0.5, -1, 0, np.nan, np.inf, -np.inf], np.float32)
+    model.check(np.array([[7, -2], [3, 4], [5, 8], [-9, 0], [1, 1], [2, 7]]), x)
+    model.check(np.array([[3]]), x[:1])
+    model.check(np.zeros((0, 2), np.int64), x[:0])
+
+
+def test_label_encoder_of_tensors(imported: Load) -> None:
+    model = imported(
+        '<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 4]>'
+        """g (double[n] x) => (double[n] y) {
+            y = ai.onnx.ml.LabelEncoder <keys_tensor = double[2] {0.1, 2.0},
+                values_tensor = double[2] {5.5, -6}, default_tensor = double[1] {3}> (x)
+        }"""
+    )
+    model.check(np.array([0.1, 2, 0.3, -1]))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        ('keys_strings = ["a"], values_int64s = [1]', "keys are strings"),
+        ('keys_int64s = [1], values_strings = ["a"]', "values are strings"),
+        ("keys_int64s = [1, 1], values_int64s = [1, 2]", "two keys are equal"),
+        ("keys_int64s = [1, 2], values_int64s = [1]", "2 keys and 1 values"),
+    ],
+)
+def test_label_encoders_that_are_refused(imported: Load, attributes: str, reason: str) -> None:
+    with pytest.raises(UnsupportedError, match=reason):
+        imported(
+            f"{LEARNING}g (int64[n] x) => (int64[n] y) {{"
+            f" y = ai.onnx.ml.LabelEncoder <{attributes}> (x) }}"
+        )
