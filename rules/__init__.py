@@ -27,6 +27,7 @@ from .contrib.normalization import (
     DecomposeRmsNormalization,
     DecomposeSkipLayerNormalization,
 )
+from .contrib.quantised_attention import DecomposeQAttention
 from .contrib.rotary_embedding import DecomposeRotaryEmbedding
 from .loops.appended_reads import CarryAppendedElement
 from .loops.buffer_reads import CarryWrittenSlice, ReadInitialBuffer
@@ -135,6 +136,7 @@ PHASES: tuple[Phase, ...] = (
             DecomposeEmbedLayerNormalization,
             DecomposeMultiHeadAttention,
             DecomposeAttention,
+            DecomposeQAttention,
             DecomposeGroupQueryAttention,
             DecomposeRotaryEmbedding,
             DecomposeAffine,

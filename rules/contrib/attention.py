@@ -159,9 +159,9 @@ def _need_mask_rank(m: Match, mask: Tensor | None) -> int | None:
 
 
 def _has_starts(m: Match, mask: Tensor | None) -> bool:
-    """Whether a mask of an Attention has two numbers for each row."""
+    """Whether a mask of an Attention or QAttention has two numbers for each row."""
     shape = None if mask is None else m.facts.shape(mask)
-    if m.node.op != "Attention" or shape is None or len(shape) != 1:
+    if m.node.op not in ("Attention", "QAttention") or shape is None or len(shape) != 1:
         return False
     batch = m.facts.known_shape(m.node.inputs[0])[0]
     is_batch = symbolic.eq(shape[0], batch) is True  # both are if there is no row
@@ -260,30 +260,8 @@ class DecomposeAttention(Rule[Heads]):
     def match(self, m: Match) -> Heads:
         node = m.node
         need_omitted(m, 6)
-        past = optional(node.inputs, 4)
-        returned = optional(node.outputs, 1) is not None
-        m.need(past is None or returned, "it does not return the earlier keys", at=past)
-        m.need(not node.attrs.get("do_rotary", 0), "it has rotary position embeddings (do_rotary)")
-        x, weights = node.inputs[:2]
-        m.need(m.facts.rank(x) == 3, "{} is not known to have 3 axes", x, at=x)
-        shape = m.need(m.facts.shape(weights), "the rank of {} is not known", weights, at=weights)
-        width = shape[-1]
-        count = need_heads(m)
-        known = isinstance(width, int) and width > 0
-        m.need(known, "the size of {} is not known", weights, at=weights)
-        assert isinstance(width, int)
-        sizes = tuple(node.attrs.get("qkv_hidden_sizes") or (width // 3,) * 3)
-        fits = (
-            len(sizes) == 3 and sum(sizes) == width and all(s > 0 and s % count == 0 for s in sizes)
-        )
-        m.need(fits, "the {} columns of {} cannot be divided among {} heads", width, weights, count)
-        same = not returned or sizes[1] == sizes[2]
-        m.need(same, "it returns keys and values of different sizes together")
-        mask = optional(node.inputs, 3)
-        mask_rank = _need_mask_rank(m, mask)
-        scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
-        dtype = need_float(m, x)
-        return Heads(count, sizes, dtype, scale, mask_rank, _has_starts(m, mask))
+        slots = AttentionSlots(past=4, mask=3, bias=5)
+        return heads_of_product(m, node.inputs[1], need_float(m, node.inputs[0]), slots)
 
     def apply(self, patch: Patch, found: Heads) -> None:
         node = patch.root
@@ -293,23 +271,68 @@ class DecomposeAttention(Rule[Heads]):
         product = emit("MatMul", x, weights)
         if bias is not None:
             product = emit("Add", product, bias)
-        parts = emit.split(product, 2, found.sizes, [node.outputs[0]] * 3)
-        heads = [
-            _heads(emit, part, None, found.count, size) for part, size in zip(parts, found.sizes)
-        ]
-        past, present = optional(node.inputs, 4), None
-        if past is not None:
-            earlier = emit.split(past, 0, [1, 1], [past, past])
-            for slot, part in zip((1, 2), earlier):
-                heads[slot] = emit("Concat", emit.squeeze(part, [0]), heads[slot], axis=2)
-        if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
-            both = [emit.unsqueeze(head, [0]) for head in heads[1:]]
-            present = emit("Concat", *both, axis=0)
-        scores = Scores(
-            optional(node.inputs, 5),
-            optional(node.inputs, 3),
-            bool(node.attrs.get("unidirectional", 0)),
-            node.attrs.get("mask_filter_value", _FILTER_VALUE),
-        )
-        patch.replace_node(node, [_attention(emit, heads, found, scores), present])
-        patch.decompose_operator()
+        replace_by_attention(patch, product, found, AttentionSlots(past=4, mask=3, bias=5))
+
+
+@dataclass(frozen=True)
+class AttentionSlots:
+    """Where an operator whose operands are one product has its other inputs."""
+
+    past: int
+    mask: int
+    bias: int | None
+    """What is added to the scores."""
+
+
+def heads_of_product(m: Match, weights: Tensor, dtype: int, slots: AttentionSlots) -> Heads:
+    """The heads of an attention whose queries, keys and values are a product with weights.
+
+    Raises Miss where something is not known or not supported.
+    """
+    node = m.node
+    past, returned = optional(node.inputs, slots.past), optional(node.outputs, 1) is not None
+    m.need(past is None or returned, "it does not return the earlier keys", at=past)
+    m.need(not node.attrs.get("do_rotary", 0), "it has rotary position embeddings (do_rotary)")
+    x = node.inputs[0]
+    m.need(m.facts.rank(x) == 3, "{} is not known to have 3 axes", x, at=x)
+    shape = m.need(m.facts.shape(weights), "the rank of {} is not known", weights, at=weights)
+    width = shape[-1]
+    count = need_heads(m)
+    known = isinstance(width, int) and width > 0
+    m.need(known, "the size of {} is not known", weights, at=weights)
+    assert isinstance(width, int)
+    sizes = tuple(node.attrs.get("qkv_hidden_sizes") or (width // 3,) * 3)
+    fits = len(sizes) == 3 and sum(sizes) == width and all(s > 0 and s % count == 0 for s in sizes)
+    m.need(fits, "the {} columns of {} cannot be divided among {} heads", width, weights, count)
+    same = not returned or sizes[1] == sizes[2]
+    m.need(same, "it returns keys and values of different sizes together")
+    mask = optional(node.inputs, slots.mask)
+    mask_rank = _need_mask_rank(m, mask)
+    scale = node.attrs.get("scale", 0.0) or 1 / math.sqrt(sizes[0] // count)
+    return Heads(count, sizes, dtype, scale, mask_rank, _has_starts(m, mask))
+
+
+def replace_by_attention(
+    patch: Patch, product: Tensor, found: Heads, slots: AttentionSlots
+) -> None:
+    """Replaces the root by the attention of the queries, keys and values in a product."""
+    node = patch.root
+    emit = patch.builder(node.outputs[0])
+    parts = emit.split(product, 2, found.sizes, [node.outputs[0]] * 3)
+    heads = [_heads(emit, part, None, found.count, size) for part, size in zip(parts, found.sizes)]
+    past, present = optional(node.inputs, slots.past), None
+    if past is not None:
+        earlier = emit.split(past, 0, [1, 1], [past, past])
+        for slot, part in zip((1, 2), earlier):
+            heads[slot] = emit("Concat", emit.squeeze(part, [0]), heads[slot], axis=2)
+    if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
+        both = [emit.unsqueeze(head, [0]) for head in heads[1:]]
+        present = emit("Concat", *both, axis=0)
+    scores = Scores(
+        None if slots.bias is None else optional(node.inputs, slots.bias),
+        optional(node.inputs, slots.mask),
+        bool(node.attrs.get("unidirectional", 0)),
+        node.attrs.get("mask_filter_value", _FILTER_VALUE),
+    )
+    patch.replace_node(node, [_attention(emit, heads, found, scores), present])
+    patch.decompose_operator()

@@ -9,10 +9,12 @@ y = DynamicQuantizeMatMul(a, b, t, v, c)
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from ...rewrite.engine.builder import Builder
 from ...rewrite.engine.patch import Patch
 from ...rewrite.engine.promise import Promise
 from ...rewrite.engine.rule import Match, Rule
@@ -61,37 +63,48 @@ class DecomposeIntegerProduct(Rule[IntegerProduct]):
     }
 
     def match(self, m: Match) -> IntegerProduct:
-        inputs, slots = m.node.inputs, _SLOTS[m.node.op]
-        given = [None if slot is None else optional(inputs, slot) for slot in slots]
-        left, right, left_scale, right_scale, left_zero, right_zero, bias = given
-        for scale in (left_scale, right_scale):
-            is_float = scale is None or m.facts.dtype(scale) == TensorProto.FLOAT
-            m.need(is_float, "{} is not known to be of float32", scale, at=scale)
-        for one in (left_scale, left_zero):
-            is_one = one is None or m.facts.shape(one) in ((), (1,))
-            m.need(is_one, "{} is not known to be one number", one, at=one)
-        left, right, right_scale = (
-            m.need(operand, "an operand is missing") for operand in (left, right, right_scale)
-        )
-        need_type(m, left)
-        return IntegerProduct(left, right, left_scale, right_scale, left_zero, right_zero, bias)
+        return integer_product(m, _SLOTS[m.node.op])
 
     def apply(self, patch: Patch, found: IntegerProduct) -> None:
-        node = patch.root
-        emit = patch.builder(node.outputs[0])
-        left, left_scale, left_zero = found.left, found.left_scale, found.left_zero
-        if left_scale is None:
-            left, left_scale, left_zero = emit.outputs(
-                "DynamicQuantizeLinear", [found.left], [found.left] * 3
-            )
-        zeros = []
-        if found.right_zero is not None:
-            dtype = patch.facts.dtype(found.left)
-            zeros = [left_zero or number(emit, 0, dtype), found.right_zero]
-        elif left_zero is not None:
-            zeros = [left_zero]
-        product = emit("MatMulInteger", left, found.right, *zeros)
-        factor = emit("Mul", left_scale, found.right_scale)
-        y = emit("Mul", emit("Cast", product, to=TensorProto.FLOAT), factor)
-        patch.replace_node(node, [y if found.bias is None else emit("Add", y, found.bias)])
+        emit = patch.builder(patch.root.outputs[0])
+        patch.replace_node(patch.root, [emit_product(emit, found)])
         patch.decompose_operator()
+
+
+def integer_product(m: Match, slots: Sequence[int | None]) -> IntegerProduct:
+    """The product whose operands are inputs of the root, in the order of its fields.
+
+    Raises Miss where the type or shape of one is not known.
+    """
+    given = [None if slot is None else optional(m.node.inputs, slot) for slot in slots]
+    left, right, left_scale, right_scale, left_zero, right_zero, bias = given
+    for scale in (left_scale, right_scale):
+        is_float = scale is None or m.facts.dtype(scale) == TensorProto.FLOAT
+        m.need(is_float, "{} is not known to be of float32", scale, at=scale)
+    for one in (left_scale, left_zero):
+        is_one = one is None or m.facts.shape(one) in ((), (1,))
+        m.need(is_one, "{} is not known to be one number", one, at=one)
+    left, right, right_scale = (
+        m.need(operand, "an operand is missing") for operand in (left, right, right_scale)
+    )
+    need_type(m, left)
+    return IntegerProduct(left, right, left_scale, right_scale, left_zero, right_zero, bias)
+
+
+def emit_product(emit: Builder, found: IntegerProduct) -> Tensor:
+    """The product of integers times the scales, and the bias."""
+    left, left_scale, left_zero = found.left, found.left_scale, found.left_zero
+    if left_scale is None:
+        left, left_scale, left_zero = emit.outputs(
+            "DynamicQuantizeLinear", [found.left], [found.left] * 3
+        )
+    zeros = []
+    if found.right_zero is not None:
+        dtype = emit.patch.facts.dtype(found.left)
+        zeros = [left_zero or number(emit, 0, dtype), found.right_zero]
+    elif left_zero is not None:
+        zeros = [left_zero]
+    product = emit("MatMulInteger", left, found.right, *zeros)
+    factor = emit("Mul", left_scale, found.right_scale)
+    y = emit("Mul", emit("Cast", product, to=TensorProto.FLOAT), factor)
+    return y if found.bias is None else emit("Add", y, found.bias)
