@@ -28,6 +28,7 @@ from .contrib.normalization import (
     DecomposeSkipLayerNormalization,
 )
 from .contrib.quantised_attention import DecomposeQAttention
+from .contrib.quantised_embeddings import DecomposeQEmbedLayerNormalization
 from .contrib.rotary_embedding import DecomposeRotaryEmbedding
 from .loops.appended_reads import CarryAppendedElement
 from .loops.buffer_reads import CarryWrittenSlice, ReadInitialBuffer
@@ -134,6 +135,7 @@ PHASES: tuple[Phase, ...] = (
             DecomposeSkipLayerNormalization,
             DecomposeRmsNormalization,
             DecomposeEmbedLayerNormalization,
+            DecomposeQEmbedLayerNormalization,
             DecomposeMultiHeadAttention,
             DecomposeAttention,
             DecomposeQAttention,

@@ -94,6 +94,15 @@ def max_pool(ctx: ConverterContext) -> Value:
     return _by_tvm_after_padding(_without_ceil_mode(ctx), lowest(str(ctx.inputs[0].ty.dtype)))
 
 
+@converts("com.microsoft::NhwcMaxPool")
+def nhwc_max_pool(ctx: ConverterContext) -> Value:
+    """NhwcMaxPool of onnxruntime's `docs/ContribOperators.md`: MaxPool with the channels last."""
+    rank = len(dims_of(ctx.inputs[0], "data"))
+    data = ctx.apply("Transpose", ctx.inputs[0], perm=[0, rank - 1, *range(1, rank - 1)])
+    attrs = {name: value for name, value in ctx.attrs.items() if name != "tvm_custom"}
+    return ctx.apply("Transpose", ctx.apply("MaxPool", data, **attrs), perm=[0, *range(2, rank), 1])
+
+
 @converts("AveragePool")
 @accumulate_in_float32
 def average_pool(ctx: ConverterContext) -> Value:

@@ -187,6 +187,15 @@ def qlinear_concat(ctx: ConverterContext) -> Value:
     return ctx.apply("QuantizeLinear", result, scale, zero)
 
 
+@converts("com.microsoft::QLinearWhere")
+def qlinear_where(ctx: ConverterContext) -> Value:
+    """QLinearWhere of onnxruntime's `docs/ContribOperators.md`."""
+    condition, *operands = ctx.inputs[:7]
+    numbers = [ctx.apply("DequantizeLinear", *operands[at : at + 3]) for at in (0, 3)]
+    result = ctx.apply("Where", condition, *numbers)
+    return ctx.apply("QuantizeLinear", result, ctx.inputs[7], ctx.inputs[8])
+
+
 @converts("com.microsoft::QGemm")
 def qgemm(ctx: ConverterContext) -> Value:
     """QGemm of onnxruntime's `docs/ContribOperators.md`; without a last scale, of float32."""

@@ -63,7 +63,7 @@ class DecomposeSkipLayerNormalization(Rule[Normalization]):
         node = patch.root
         emit = patch.builder(node.outputs[0])
         total = _sum(emit, node.inputs[0], node.inputs[1], optional(node.inputs, 4))
-        y = _layer_normalization(emit, total, node.inputs[2], optional(node.inputs, 3), found)
+        y = layer_normalization(emit, total, node.inputs[2], optional(node.inputs, 3), found)
         patch.replace_node(node, [y, None, None, total])
         patch.decompose_operator()
 
@@ -143,23 +143,41 @@ class DecomposeEmbedLayerNormalization(Rule[Normalization]):
         ids, segments, words, places, segment_table, gamma, beta = node.inputs[:7]
         positions = optional(node.inputs, 8)
         if positions is None:
-            length = emit.squeeze(emit.shape(ids, 1, 2), [0])
-            positions = emit("Range", emit.scalar(0), length, emit.scalar(1))
-        shape = patch.facts.shape(ids)
-        if not shape or not symbolic.positive(shape[0]):
-            # An empty batch reads no row of the table, which may have fewer rows than positions.
-            positions = emit("Expand", positions, emit("Shape", ids))
+            positions = first_positions(emit, ids)
+        positions = of_nonempty(emit, ids, positions)
         total = emit("Gather", words, ids, axis=0)
         total = emit("Add", total, emit("Gather", places, positions, axis=0))
         if segment_table.name:
             row = segments if segments.name else emit.scalar(0)  # as in onnxruntime
             total = emit("Add", total, emit("Gather", segment_table, row, axis=0))
-        y = _layer_normalization(emit, total, gamma, beta, found)
-        count = None
-        if len(node.outputs) > 1 and patch.index.use_count(node.outputs[1]):
-            count = _mask_index(emit, ids, optional(node.inputs, 7))
-        patch.replace_node(node, [y, count, total])
+        y = layer_normalization(emit, total, gamma, beta, found)
+        patch.replace_node(node, [y, read_mask_index(patch, emit), total])
         patch.decompose_operator()
+
+
+def first_positions(emit: Builder, ids: Tensor) -> Tensor:
+    """0, 1 … for each row of the identifiers."""
+    length = emit.squeeze(emit.shape(ids, 1, 2), [0])
+    return emit("Range", emit.scalar(0), length, emit.scalar(1))
+
+
+def of_nonempty(emit: Builder, ids: Tensor, positions: Tensor) -> Tensor:
+    """Positions of which there are none for an empty batch.
+
+    It reads no row of the table, which may have fewer rows than positions.
+    """
+    shape = emit.patch.facts.shape(ids)
+    if shape and symbolic.positive(shape[0]):
+        return positions
+    return emit("Expand", positions, emit("Shape", ids))
+
+
+def read_mask_index(patch: Patch, emit: Builder) -> Tensor | None:
+    """The second result of an EmbedLayerNormalization, if something reads it."""
+    node = patch.root
+    if len(node.outputs) < 2 or not patch.index.use_count(node.outputs[1]):
+        return None
+    return _mask_index(emit, node.inputs[0], optional(node.inputs, 7))
 
 
 def _mask_index(emit: Builder, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -192,7 +210,7 @@ def _sum(emit: Builder, x: Tensor, skip: Tensor, bias: Tensor | None) -> Tensor:
     return total if bias is None else emit("Add", total, bias)
 
 
-def _layer_normalization(
+def layer_normalization(
     emit: Builder, x: Tensor, gamma: Tensor, beta: Tensor | None, found: Normalization
 ) -> Tensor:
     """Normalises along the last axis (ONNX operator specification, LayerNormalization)."""

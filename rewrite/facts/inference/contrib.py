@@ -84,3 +84,12 @@ def gather_block_quantized(ctx: NodeContext) -> Sequence[Fact]:
     if data.dtype == TensorProto.UINT8:
         shape[-1] = symbolic.mul(shape[-1], 8 // bits)
     return [Fact(scales.dtype, (*shape[:axis], *index.shape, *shape[axis + 1 :]))]
+
+
+@register(*_named("CDist"))
+def cdist(ctx: NodeContext) -> Sequence[Fact]:
+    """The distances between rows [m, k] and [n, k], [m, n]."""
+    left, right = ctx.shape(0), ctx.shape(1)
+    if left is None or right is None or len(left) != 2 or len(right) != 2:
+        return [Fact(ctx.fact(0).dtype)]
+    return [Fact(ctx.fact(0).dtype, (left[0], right[0]))]

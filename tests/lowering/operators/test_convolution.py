@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from looplift.rewrite.errors import UnsupportedError
@@ -134,3 +135,25 @@ def test_groups_of_an_unknown_number_of_channels(imported: Load) -> None:
     g (float[n, 4, h] x, float[d, 1, 3] w) => (float[?, ?, ?] y) {
         y = ConvTranspose <group = 2> (x, w) }""")
     model.check(random(2, 4, 5), random(4, 1, 3))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "kernel_shape = [2, 3], strides = [2, 1], pads = [1, 0, 0, 2]",
+        "kernel_shape = [2, 2], dilations = [2, 1], ceil_mode = 1, strides = [2, 2]",
+        'kernel_shape = [3, 3], auto_pad = "SAME_UPPER"',
+    ],
+)
+def test_maxima_with_channels_last(imported: Load, attributes: str, dtype: str) -> None:
+    """NhwcMaxPool of onnxruntime."""
+    model = imported(
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+        f"g ({dtype}[b, h, w, 3] x) => ({dtype}[b, p, q, 3] y) {{"
+        f" y = com.microsoft.NhwcMaxPool <{attributes}> (x) }}"
+    )
+    info = np.iinfo(dtype)
+    for shape in ((2, 6, 7, 3), (1, 5, 4, 3)):
+        rng = np.random.default_rng(0)
+        model.check(rng.integers(info.min, info.max + 1, shape).astype(dtype))

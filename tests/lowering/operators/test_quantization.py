@@ -272,6 +272,22 @@ def test_quantised_concatenation(imported: Load) -> None:
     model.check(x, y.reshape(2, 3))
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_quantised_where(imported: Load, dtype: str) -> None:
+    model = imported(f"""{CONTRIB}
+        g (bool[n, 1] c, {dtype}[n, m] x, {dtype}[m] y) => ({dtype}[n, m] z)
+        <float s = {{0.02}}, float t = {{0.05}}, float r = {{0.03}},
+         {dtype} u = {{3}}, {dtype} v = {{7}}, {dtype} w = {{50}}> {{
+            z = com.microsoft.QLinearWhere (c, x, s, u, y, t, v, r, w) }}""")
+    info, rng = np.iinfo(dtype), np.random.default_rng(0)
+    for rows, columns in ((4, 7), (1, 1), (2, 1)):
+        x, y = (
+            rng.integers(info.min, info.max + 1, shape).astype(dtype)
+            for shape in ((rows, columns), (columns,))
+        )
+        model.check(rng.random((rows, 1)) < 0.5, x, y)
+
+
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("result", ["uint8", "float"])
 def test_qgemm(imported: Load, result: str, transposed: int) -> None:

@@ -26,10 +26,18 @@ def test_converters_are_of_standard_operators_and_a_few_of_onnxruntime() -> None
         "Mul",
         "Sigmoid",
         "Softmax",
+        "Where",
     ]
-    contrib = {
-        f"com.microsoft::{op}" for op in ("GatherBlockQuantized", "MatMulNBits", "QGemm", "Range")
-    }
+    others = (
+        "CDist",
+        "GatherBlockQuantized",
+        "Inverse",
+        "MatMulNBits",
+        "NhwcMaxPool",
+        "QGemm",
+        "Range",
+    )
+    contrib = {f"com.microsoft::{op}" for op in others}
     contrib |= {*(f"com.microsoft::QLinear{op}" for op in quantised)}
     assert CONVERTERS.keys() - standard == contrib
 

@@ -46,6 +46,9 @@ OPERATORS = {
         y = com.microsoft.SkipSimplifiedLayerNormalization(x, x, g) }""",
         {"y": "(N, 3, 4)"},
     ),
+    "CDist": Case(
+        "g (float[N,3] x, float[M,3] z) => (y) { y = com.microsoft.CDist(x, z) }", {"y": "(N, M)"}
+    ),
     "GatherBlockQuantized": Case(
         f"""g (int64[N,M] i) => (y, h, z)
         <uint8[3,8] d = {{{_zeros(24)}}}, float[3,1] s = {{{_zeros(3)}}}> {{
