@@ -198,12 +198,16 @@ def _earlier(
     if past is None:
         return emit.vector(0)
     last = emit("Cast", node.inputs[5], to=TensorProto.INT64)
-    last = emit("Reshape", last, emit.vector(*((1,) if found.is_even else (-1, 1))))
-    earlier = emit("Sub", emit("Add", last, emit.vector(1)), length)
-    # In a prompt, lengths only say which queries are padding. A buffer has no more than its size.
+    if not found.is_even:
+        last = emit("Reshape", last, emit.vector(-1, 1))
+    elif emit.patch.facts.rank(node.inputs[5]) != 1:
+        last = emit("Reshape", last, emit.vector(1))
+    earlier = emit.max(emit("Sub", emit("Add", last, emit.vector(1)), length), emit.vector(0))
+    # In a prompt, lengths only say which queries are padding.
     is_prompt = emit("Equal", length, longest)
-    earlier = emit("Where", is_prompt, emit.vector(0), emit.max(earlier, emit.vector(0)))
-    return emit.min(earlier, emit.shape(past, 2, 3))
+    earlier = emit("Where", is_prompt, emit.vector(0), earlier)
+    # A buffer has no more than its size; a Slice of it takes care of that.
+    return earlier if found.is_even else emit.min(earlier, emit.shape(past, 2, 3))
 
 
 def _held(
