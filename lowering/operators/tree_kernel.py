@@ -15,6 +15,8 @@ from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
+from ..scheduling.kernels.emission import bound, for_items
+
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "SUM": lambda a, b: a + b,
     "MIN": lambda a, b: tirx.min(a, b),
@@ -24,6 +26,8 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 _FIRST = {"SUM": 0.0, "MIN": float("inf"), "MAX": -float("inf")}
 _TOGETHER = 8
 """How many rows walk together."""
+_COST = 100
+"""The time of a walk, in multiply-adds."""
 _NAMES = ("data", "roots", "links", "values", "ends", "targets", "weights", "results")
 
 
@@ -56,10 +60,15 @@ class TreeKernel:
             }
             # Relax passes that inspect kernels expect a block around the whole body.
             with ib.sblock("root"):
-                with ib.serial(rows // _TOGETHER) as group:
-                    _Rows(self, [group * _TOGETHER + at for at in range(_TOGETHER)], buffers).emit()
+                groups = bound(rows // _TOGETHER)
+
+                def walk_together(group: Any) -> None:
+                    first = bound(group * _TOGETHER)
+                    _Rows(self, [first + at for at in range(_TOGETHER)], buffers).emit()
+
+                for_items(groups, groups * _TOGETHER * self.shapes[0][0] * _COST, walk_together)
                 with ib.serial(rows % _TOGETHER) as at:
-                    _Rows(self, [rows // _TOGETHER * _TOGETHER + at], buffers).emit()
+                    _Rows(self, [groups * _TOGETHER + at], buffers).emit()
         return builder.get()
 
 
