@@ -83,7 +83,7 @@ def linear_classifier(ctx: ConverterContext) -> Value:
         raise UnsupportedError("the labels are strings, and TVM has no tensors of strings")
     scores = _linear(ctx, len(labels))
     best = ctx.apply("ArgMax", scores, axis=-1, keepdims=0)
-    label = ctx.bb.emit(relax.op.take(relax.const(labels, "int64"), best, 0))
+    label = ctx.bb.emit(relax.op.take(relax.const(labels, "int64"), best, 0, mode="clip"))
     return relax.Tuple([label, ctx.bb.emit(_transformed(ctx, scores))])
 
 
@@ -244,8 +244,10 @@ def label_encoder(ctx: ConverterContext) -> Value:
     place = ctx.bb.emit(relax.op.bucketize(flat, known, right=False))
     last = relax.const(len(keys) - 1, "int64")
     place = ctx.bb.emit(relax.op.minimum(ctx.cast(place, "int64"), last))
-    is_known = ctx.bb.emit(relax.op.equal(ctx.bb.emit(relax.op.take(known, place, 0)), flat))
-    found = ctx.bb.emit(relax.op.take(results, place, 0))
+    is_known = ctx.bb.emit(
+        relax.op.equal(ctx.bb.emit(relax.op.take(known, place, 0, mode="clip")), flat)
+    )
+    found = ctx.bb.emit(relax.op.take(results, place, 0, mode="clip"))
     default = relax.const(_default(ctx, dtype), dtype)
     result = ctx.bb.emit(relax.op.where(is_known, found, default))
     return relax.op.reshape(result, relax.ShapeExpr(dims_of(data, "data")))

@@ -279,7 +279,7 @@ def _of_many(
         least = relax.const(-np.inf, str(scores.ty.dtype))
         candidates = ctx.bb.emit(relax.op.where(_among(always, count), scores, least))
     best = ctx.apply("ArgMax", candidates, axis=-1, keepdims=0)
-    label = ctx.bb.emit(relax.op.take(relax.const(labels, "int64"), best, 0))
+    label = ctx.bb.emit(relax.op.take(relax.const(labels, "int64"), best, 0, mode="clip"))
     return label, _transformed(ctx, scores, ctx.attr("post_transform", "NONE"))
 
 
@@ -296,7 +296,7 @@ def _of_two(
     if 1 not in always:
         raise UnsupportedError("some rows have no weight for the second label")
     scores = _walked(ctx, data, trees, 2, "SUM")
-    second = ctx.bb.emit(relax.op.take(scores, relax.const(1, "int64"), 1))
+    second = ctx.bb.emit(relax.op.take(scores, relax.const(1, "int64"), 1, mode="clip"))
     if used == {1}:
         label = _decided(ctx, second, labels, _limit(trees))
     else:

@@ -390,3 +390,21 @@ def test_rows_with_too_few_features(imported: Load) -> None:
     module.check(np.zeros((3, 4), np.float32))
     with pytest.raises(Exception, match="mismatch"):
         module.run(np.zeros((3, 3), np.float32))
+
+
+def test_scores_that_are_no_numbers(imported: Load) -> None:
+    """No memory outside of the labels is read, whatever the best of them is."""
+    infinite = [float("inf"), float("-inf")]
+    columns = {
+        **{name: value * 2 for name, value in STUMP.items()},
+        "nodes_treeids": [0, 0, 0, 1, 1, 1],
+        "leaf_treeids": [0, 0, 1, 1] * 3,
+        "leaf_nodeids": [1, 2] * 6,
+        "leaf_ids": [0] * 4 + [1] * 4 + [2] * 4,
+        "leaf_weights": [infinite[0]] * 2 + [infinite[1]] * 2,
+    }
+    columns["leaf_weights"] = columns["leaf_weights"] * 3
+    model = imported(_model("TreeEnsembleClassifier", columns, classlabels_int64s=[7, 8, 9]))
+    label, scores = model.run(np.zeros((9, FEATURES), np.float32))
+    assert np.isin(label, [7, 8, 9]).all()
+    assert np.isnan(scores).all()
