@@ -215,6 +215,15 @@ def test_lengths_beyond_the_buffer(last: list[int]) -> None:
     assert keys.shape[:2] == (2, KEYS)
 
 
+def test_another_number_of_lengths_than_rows() -> None:
+    """onnxruntime refuses it, and the compiled module fails."""
+    feed = _rows(1, [4, 3, 2], capacity=8)
+    machine = _machine(_model(feed, is_known=False))
+    feed["last"] = np.array([3, 2], np.int32)
+    with pytest.raises(Exception, match="mismatch"):
+        machine["main"](*[tvm.runtime.tensor(v) for v in feed.values() if v is not None])
+
+
 def _machine(model: onnx.ModelProto) -> Any:
     for info in model.graph.output:
         info.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
