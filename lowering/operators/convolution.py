@@ -97,10 +97,21 @@ def max_pool(ctx: ConverterContext) -> Value:
 @converts("com.microsoft::NhwcMaxPool")
 def nhwc_max_pool(ctx: ConverterContext) -> Value:
     """NhwcMaxPool of onnxruntime's `docs/ContribOperators.md`: MaxPool with the channels last."""
-    rank = len(dims_of(ctx.inputs[0], "data"))
-    data = ctx.apply("Transpose", ctx.inputs[0], perm=[0, rank - 1, *range(1, rank - 1)])
+    data = ctx.inputs[0]
+    dims = dims_of(data, "data")
+    is_given = ctx.attr("auto_pad", "NOTSET") not in _SAME and not ctx.attr("ceil_mode", 0)
+    if len(dims) == 4 and is_given:
+        before, after = pooling_padding(ctx, dims[1:-1])
+        return relax.op.nn.max_pool2d(
+            data, ctx.attrs["kernel_shape"], ctx.attr("strides", 1),
+            [as_int(amount) for amount in (*before[2:], *after[2:])], ctx.attr("dilations", 1),
+            layout="NHWC",
+        )  # fmt: skip
+    rank = len(dims)
+    first = ctx.apply("Transpose", data, perm=[0, rank - 1, *range(1, rank - 1)])
     attrs = {name: value for name, value in ctx.attrs.items() if name != "tvm_custom"}
-    return ctx.apply("Transpose", ctx.apply("MaxPool", data, **attrs), perm=[0, *range(2, rank), 1])
+    pooled = ctx.apply("MaxPool", first, **attrs)
+    return ctx.apply("Transpose", pooled, perm=[0, *range(2, rank), 1])
 
 
 @converts("AveragePool")

@@ -141,7 +141,8 @@ def test_groups_of_an_unknown_number_of_channels(imported: Load) -> None:
 @pytest.mark.parametrize(
     "attributes",
     [
-        "kernel_shape = [2, 3], strides = [2, 1], pads = [1, 0, 0, 2]",
+        "kernel_shape = [2, 3]",
+        "kernel_shape = [2, 3], strides = [2, 1], pads = [1, 0, 0, 2], dilations = [2, 1]",
         "kernel_shape = [2, 2], dilations = [2, 1], ceil_mode = 1, strides = [2, 2]",
         'kernel_shape = [3, 3], auto_pad = "SAME_UPPER"',
     ],
@@ -157,3 +158,13 @@ def test_maxima_with_channels_last(imported: Load, attributes: str, dtype: str) 
     for shape in ((2, 6, 7, 3), (1, 5, 4, 3)):
         rng = np.random.default_rng(0)
         model.check(rng.integers(info.min, info.max + 1, shape).astype(dtype))
+
+
+def test_windows_larger_than_the_data_with_channels_last(imported: Load) -> None:
+    model = imported(
+        '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+        "g (uint8[b, h, w, 3] x) => (uint8[b, p, q, 3] y) {"
+        " y = com.microsoft.NhwcMaxPool <kernel_shape = [2, 3]> (x) }"
+    )
+    with pytest.raises(ValueError, match="too small"):
+        model.run(np.zeros((1, 1, 1, 3), np.uint8))
