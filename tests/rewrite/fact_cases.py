@@ -38,7 +38,8 @@ class Case:
         if "com.microsoft." in self.text:
             model.opset_import.add(domain="com.microsoft", version=1)
         if "ai.onnx.ml." in self.text:
-            model.opset_import.add(domain="ai.onnx.ml", version=3)
+            version = 5 if "TreeEnsemble<" in self.text else 3  # where it replaces others
+            model.opset_import.add(domain="ai.onnx.ml", version=version)
         return model
 
     def check(self) -> Facts:

@@ -28,6 +28,16 @@ OPERATORS = {
         {"y": "(N,)", "z": "(N, 3)"},
         sizes=(1, 2),
     ),
+    "TreeEnsemble": Case(
+        """g (double[N,3] x) => (y) {
+        y = ai.onnx.ml.TreeEnsemble<tree_roots = [0], n_targets = 2, nodes_featureids = [1],
+            nodes_modes = uint8[1] {0}, nodes_splits = double[1] {0.5},
+            nodes_truenodeids = [0], nodes_trueleafs = [1],
+            nodes_falsenodeids = [1], nodes_falseleafs = [1],
+            leaf_targetids = [0, 1], leaf_weights = double[2] {1, 2}>(x) }""",
+        {"y": "(N, 2)"},
+        sizes=(1, 2),
+    ),
     "strings": Case(
         f"""g (float[N,3] x) => (z) {{
         y, z = ai.onnx.ml.TreeEnsembleClassifier
