@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import relax, sym, te, tirx
+from tvm import ir, relax, sym, te, tirx
 
 from ...rewrite.errors import UnsupportedError
 from ..scheduling.relax.size_names import OPAQUE
@@ -148,6 +148,8 @@ def _factors(bb: Any, transform: _Transform, size: Any) -> list[Any] | None:
         return None
     known = as_int(length)
     if known is None:
+        if not isinstance(length, ir.Var):
+            return None  # Of an axis that a run computes: compiling both steps takes a minute.
         first: Any = ONE
         for power in _POWERS_OF_TWO:
             fits = tirx.all(tirx.floormod(length, power) == 0, length >= power * power)

@@ -322,10 +322,10 @@ def test_positions_run_out_and_are_renumbered() -> None:
     """Thousands of nodes can be put in one place; their order stays."""
     setting = Setting()
     made: list[Node] = []
-    rounds = 0
+    rounds, u = 0, setting["u"]  # which searches the model
     while len(made) < 13_000:
         try:
-            (value,) = setting.patch.node("Neg", [setting["u"]], [setting["u"]])
+            (value,) = setting.patch.node("Neg", [u], [u])
             made.append(setting.producer(value))
         except OrderExhausted:
             setting.index.renumber(setting.model.graph)
