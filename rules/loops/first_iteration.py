@@ -97,9 +97,10 @@ class SplitFirstIteration(Rule[LoopView]):
 
     def apply(self, patch: Patch, found: LoopView) -> None:
         node, index = patch.root, patch.index
-        emit = patch.builder(found.iteration)
-        once = emit.min(found.trip, emit.scalar(1))
-        rest = emit("Sub", found.trip, once)
+        emit, trip = patch.builder(found.iteration), found.trip
+        assert trip is not None
+        once = emit.min(trip, emit.scalar(1))
+        rest = emit("Sub", trip, once)
         zero, one = (patch.constant(np.array(n), like=found.iteration) for n in (0, 1))
         results: list[Tensor] = [carried.initial for carried in found.carried]
         like = [*(carried.output for carried in found.carried), *found.scan_outputs]
@@ -133,10 +134,10 @@ def _truths(m: Match, view: LoopView, condition: Tensor) -> _Truths | None:
         return None
     operand = node.inputs[0]
     if node.op in _COMPARISONS:
-        sides = [m.facts.scalar(side) for side in node.inputs]
-        if None in sides or any(m.facts.dtype(side) not in INTEGERS for side in node.inputs):
+        left, right = (m.facts.scalar(side) for side in node.inputs)
+        if left is None or right is None or m.facts.dtype(operand) not in INTEGERS:
             return None
-        return _truths_of(m, view, symbolic.sub(*sides), _COMPARISONS[node.op])
+        return _truths_of(m, view, symbolic.sub(left, right), _COMPARISONS[node.op])
     if node.op == "Not":
         found = _truths(m, view, operand)
         return None if found is None else _Truths(not found.first, not found.later)
@@ -170,6 +171,7 @@ def _truths_of(
 def _body(index: Index, view: LoopView, number: Tensor | None, offset: Tensor | None) -> Graph:
     """A copy of the body: for one iteration number, or for numbers that are an offset higher."""
     renamed: dict[Tensor, Tensor] = {}
+    nodes: list[Node] = []
     copy = clone_without_nodes(view.body, view.body.inputs, renamed, index)
     if number is not None:
         renamed[view.iteration] = number
@@ -177,10 +179,11 @@ def _body(index: Index, view: LoopView, number: Tensor | None, offset: Tensor | 
         counter, shifted = renamed[view.iteration], Variable(view.iteration.name)
         addition = Node("Add", "", {}, [counter, offset], [shifted])
         addition.origin = view.node.origin
-        copy.nodes.append(addition)
+        nodes.append(addition)
         renamed[view.iteration] = shifted
-    copy.nodes += clone_nodes(index.nodes_in_order(view.body), renamed, index)
-    number_nodes(copy.nodes)
+    nodes += clone_nodes(index.nodes_in_order(view.body), renamed, index)
+    number_nodes(nodes)
+    copy.nodes = nodes
     copy.outputs = [renamed.get(t, t) for t in view.body.outputs]
     for old, new in zip(view.body.outputs, copy.outputs):
         if old in view.body.output_info:
