@@ -20,17 +20,25 @@ def determinant(ctx: ConverterContext) -> Value:
 
     A run with matrices that are not square fails.
     """
-    bb, data = ctx.bb, ctx.inputs[0]
-    *outer, size, _ = dims_of(data, "data")
-    data = require_size(bb, data, len(outer) + 1, size)
-    dtype = str(data.ty.dtype)
-    wide = ctx.cast(data, dtype if dtype == "float64" else "float32")
-    kind = str(wide.ty.dtype)
-    matrices = bb.emit(relax.op.reshape(wide, [-1, size, size]))
-    count = dims_of(matrices, "data")[0]
+    bb, dtype = ctx.bb, str(ctx.inputs[0].ty.dtype)
+    matrices, outer = square_matrices(ctx)
+    kind, (count, size, _) = str(matrices.ty.dtype), dims_of(matrices, "data")
     types = [relax.TensorType([count], kind), relax.TensorType([size, size], kind)]
     result, _ = call_kernel(bb, "determinant", _kernel(kind), [matrices], types)
     return ctx.cast(bb.emit(relax.op.reshape(result, relax.ShapeExpr(outer))), dtype)
+
+
+def square_matrices(ctx: ConverterContext) -> tuple[Value, list[Any]]:
+    """The matrices [..., n, n] as [b, n, n] of float32 or float64, and the sizes before n.
+
+    A run with matrices that are not square fails.
+    """
+    data = ctx.inputs[0]
+    *outer, size, _ = dims_of(data, "data")
+    data = require_size(ctx.bb, data, len(outer) + 1, size)
+    is_double = str(data.ty.dtype) == "float64"
+    wide = ctx.cast(data, "float64" if is_double else "float32")
+    return ctx.bb.emit(relax.op.reshape(wide, [-1, size, size])), outer
 
 
 def _kernel(dtype: str) -> tirx.PrimFunc:

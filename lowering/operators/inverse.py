@@ -10,7 +10,8 @@ from tvm.tirx.script import builder as ib
 
 from ..kernel_call import call_kernel
 from ..values import Value
-from .broadcasting import dims_of, require_size
+from .broadcasting import dims_of
+from .determinant import square_matrices
 from .registry import ConverterContext, converts
 
 
@@ -22,14 +23,9 @@ def inverse(ctx: ConverterContext) -> Value:
     https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
     #com.microsoft.Inverse.
     """
-    bb, data = ctx.bb, ctx.inputs[0]
-    *outer, size, _ = dims_of(data, "data")
-    data = require_size(bb, data, len(outer) + 1, size)
-    dtype = str(data.ty.dtype)
-    wide = ctx.cast(data, dtype if dtype == "float64" else "float32")
-    kind = str(wide.ty.dtype)
-    matrices = bb.emit(relax.op.reshape(wide, [-1, size, size]))
-    count = dims_of(matrices, "data")[0]
+    bb, dtype = ctx.bb, str(ctx.inputs[0].ty.dtype)
+    matrices, outer = square_matrices(ctx)
+    kind, (count, size, _) = str(matrices.ty.dtype), dims_of(matrices, "data")
     types = [relax.TensorType([count, size, size], kind), relax.TensorType([size, size], kind)]
     result, _ = call_kernel(bb, "inverse", _kernel(kind), [matrices], types)
     shape = relax.ShapeExpr([*outer, size, size])

@@ -7,8 +7,8 @@ y, keys, values = GroupQueryAttention(q, k, v, past_keys, past_values, last, lon
 
 Each head of keys serves several heads of queries. The rows of a batch have their own numbers of
 earlier keys, after which the new ones belong: a Gather puts them there. Where all rows have equally
-many, as a batch that is known to have one row, a concatenation does. Language models have this operator; the builder of
-onnxruntime-genai writes it.
+many, as in a batch that is known to have one row, a concatenation is enough. Language models have
+this operator; the builder of onnxruntime-genai writes it.
 
 Source: https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
 #com.microsoft.GroupQueryAttention. Rows of a prompt that are shorter than the longest have padding

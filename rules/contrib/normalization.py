@@ -162,9 +162,9 @@ def first_positions(emit: Builder, ids: Tensor) -> Tensor:
 
 
 def of_nonempty(emit: Builder, ids: Tensor, positions: Tensor) -> Tensor:
-    """Positions of which there are none for an empty batch.
+    """The positions, or none if the batch is empty.
 
-    It reads no row of the table, which may have fewer rows than positions.
+    An empty batch reads no row of the table, which may have fewer rows than positions.
     """
     shape = emit.patch.facts.shape(ids)
     if shape and symbolic.positive(shape[0]):

@@ -186,7 +186,7 @@ def _shift_buffer(
 
 
 def _appending_concat(facts: Facts, body: Graph, carried: CarriedValue) -> Node | None:
-    """The Concat of two values that computes the next buffer, or of which that is a part."""
+    """The Concat of two values whose result, or a part of it, is the next buffer."""
     tensor = facts.index.original(carried.output)
     part = axis_range(facts, tensor)
     node = facts.index.producer(tensor if part is None else facts.index.original(part.source))

@@ -181,7 +181,7 @@ def collected(outer: Scope, body: Scope) -> list[Carried]:
 
 
 def written(outer: Scope, body: Scope) -> list[Carried]:
-    """A table of which each iteration overwrites one row, which may depend on a row of it."""
+    """A table: each iteration overwrites one row, by a value that may depend on another row."""
     start = outer.pick(Kind.TABLE)
     if outer.chance(0.5):
         start = outer.constant(np.zeros((7, 3)), Kind.TABLE)

@@ -126,7 +126,7 @@ def _with_expanded_functions(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 def _without_hidden_constant(argument: Expr) -> Expr:
     """A constant in place of an expression such as x - x, which TVM's simplifier makes one.
 
-    TVM's code generator would find the constant behind a name, and refuse to define it twice.
+    Otherwise it gets a name, and TVM's code generator refuses to define a constant twice.
     """
     if isinstance(argument, (ir.TensorLoad, ir.Var)):
         return argument

@@ -1,7 +1,8 @@
 """Sizes of memory that cannot overflow, for tensors whose shapes a run computes.
 
-A tensor with the shape [2^31, 2^31] of float32 has 2^64 bytes, which as int64 are 0: TVM would
-allocate nothing, and a kernel would write behind it. More than any memory holds fails instead.
+A tensor with the shape [2^31, 2^31] of float32 has 2^64 bytes. As an int64 that is 0: TVM allocates
+nothing, and the kernel writes to memory that belongs to others. Here the run asks for more than any
+memory holds, and fails.
 """
 
 from __future__ import annotations

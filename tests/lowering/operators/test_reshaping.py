@@ -171,7 +171,7 @@ def test_depth_to_space_of_a_part_of_a_block(imported: Load) -> None:
 
 
 def test_sizes_whose_product_overflows(imported: Load) -> None:
-    """2**64 bytes are 0 as int64: a kernel would write behind an empty allocation."""
+    """2**64 bytes wrap to 0 in an int64. A kernel must not write to an empty allocation."""
     model = imported("""
         g (int64[2] shape) => (float[?, ?] y, float[?, ?] z) <float[1] one = {1}> {
             y = ConstantOfShape(shape) z = Expand(one, shape) }""")
