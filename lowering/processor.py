@@ -40,9 +40,19 @@ _ALIASES = {"arm64": "aarch64", "amd64": "x86_64", "x86_64h": "x86_64"}
 
 def architecture(target: Any) -> str:
     """The architecture in the target's triple; this machine's if the target names no triple."""
-    triple = str(target.attrs.get("mtriple", "")) or tvm.target.codegen.llvm_get_system_triple()
-    name = triple.partition("-")[0]
+    name = _triple(target).partition("-")[0]
     return _ALIASES.get(name, name)
+
+
+def is_for_linux(target: Any) -> bool:
+    """Whether the target is Linux with the C library of a computer, not of Android."""
+    triple = _triple(target)
+    return "linux" in triple and "android" not in triple
+
+
+def _triple(target: Any) -> str:
+    given = str(target.attrs.get("mtriple", ""))
+    return given or str(tvm.target.codegen.llvm_get_system_triple())
 
 
 def vector_bytes() -> int:

@@ -30,7 +30,7 @@ from .codegen.argument_checks import (
     mark_size_functions,
 )
 from .codegen.compaction import COMPACTED, COMPACTION, compact_buffers
-from .codegen.launches import pause_launches
+from .codegen.thread_pool import help_parallel_loops
 from .codegen.shared_bodies import share_loop_bodies
 from .convolutions.channel_lanes import ChannelLanes
 from .convolutions.channel_panels import ChannelPanels
@@ -538,7 +538,7 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
             for_host(),
             _module_pass(forbid_inlining),
             _module_pass(share_loop_bodies),
-            _module_pass(pause_launches),
+            _module_pass(help_parallel_loops),
             _module_pass(expand_functions),
         ]
     )

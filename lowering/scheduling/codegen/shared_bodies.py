@@ -24,7 +24,7 @@ from ..kernels.emission import ON_ONE_CORE
 from ..kernels.nests import substituted
 
 _DATA = ir.Op.get("tirx.buffer_data")
-_FAIL = tirx.Evaluate(ir.Call(ir.Op.get("tirx.tvm_throw_last_error"), [], ret_ty="int32"))
+FAIL = tirx.Evaluate(ir.Call(ir.Op.get("tirx.tvm_throw_last_error"), [], ret_ty="int32"))
 """Returns the error of a call, such as that there is no memory for a scratch buffer."""
 
 
@@ -86,7 +86,7 @@ class LoopFunctions:
 
         def calling(loop: Any) -> Any:
             call = ir.Call(name, [loop.loop_var, *arguments], ret_ty="int32")
-            return _with_body(loop, tirx.IfThenElse(call != tirx.const(0, "int32"), _FAIL, None))
+            return _with_body(loop, tirx.IfThenElse(call != tirx.const(0, "int32"), FAIL, None))
 
         return [calling(loop) for loop in loops]
 
@@ -122,7 +122,7 @@ class LoopFunctions:
 
 def is_call(body: Any) -> bool:
     """Whether `LoopFunctions.with_calls` made the body of a loop."""
-    return isinstance(body, tirx.IfThenElse) and body.then_case.same_as(_FAIL)
+    return isinstance(body, tirx.IfThenElse) and body.then_case.same_as(FAIL)
 
 
 def _is_for_one_core(statement: Any) -> bool:

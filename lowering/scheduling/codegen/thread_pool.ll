@@ -1,0 +1,479 @@
+; The threads of a module that help with its parallel loops: see thread_pool.py.
+;
+; A launch has more parts than there are threads. Its caller takes parts from the front and its
+; helpers take them from the back, so that each finds in its cache what it worked on before. The
+; caller waits only for parts that have been taken.
+;
+; TVM inlines what it imports, and keeps none of it. The three functions whose addresses are needed
+; are therefore functions of the module of kernels, which call the ones here.
+
+%timespec = type { i64, i64 } ; seconds, nanoseconds
+%environment = type { ptr, i32 } ; TVMParallelGroupEnv: nothing for us, and the number of parts
+
+@__TVMBackendParallelLaunch = external global ptr
+@__TVMFFIErrorSetRaisedFromCStr = external global ptr
+
+; Only the caller that has the pool touches these.
+@looplift.is_taken = internal global i32 0 ; whether a caller has the pool
+@looplift.threads = internal global i32 0 ; how many threads may work, with the caller
+@looplift.started = internal global i32 0 ; how many helpers there are
+@looplift.helpers = internal global [255 x i64] zeroinitializer ; their pthread_t
+@looplift.process = internal global i32 0 ; the process that has them: a fork of it has none
+@looplift.caller_cpu = internal global i32 -1 ; where no helper may run
+@looplift.cpus = internal global [128 x i8] zeroinitializer, align 8 ; where they may, by bit
+
+; A launch: read by helpers that have a seat.
+@looplift.lambda = internal global ptr null
+@looplift.data = internal global ptr null
+@looplift.parts = internal global i32 0
+@looplift.failed = internal global i32 0 ; a part that failed, or -1
+
+; What threads wait for or change together, each in cache lines of its own.
+@looplift.taken = internal global i64 0, align 128 ; parts: from the back << 32 | from the front
+@looplift.seats = internal global i32 0, align 128 ; helpers: that may join << 16 | at work
+@looplift.launches = internal global i32 0, align 128 ; how many there have been
+@looplift.sleepers = internal global i32 0, align 128 ; helpers that sleep until the next launch
+@looplift.caller_sleeps = internal global i32 0, align 128 ; until no helper is at work
+@looplift.is_stopping = internal global i32 0
+
+@looplift.error_kind = private constant [13 x i8] c"RuntimeError\00"
+@looplift.error = private constant [39 x i8] c"A thread failed in a part of the loop.\00"
+
+declare i32 @clock_gettime(i32, ptr)
+declare i32 @nanosleep(ptr, ptr)
+declare i64 @syscall(i64, ...)
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_join(i64, ptr)
+declare i32 @pthread_setaffinity_np(i64, i64, ptr)
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_getcpu()
+declare i32 @getpid()
+declare i32 @llvm.smin.i32(i32, i32)
+
+declare i32 @looplift_launch(ptr, ptr, i32)
+declare i32 @looplift_help(ptr)
+declare i32 @looplift_stop()
+
+; Runs before the code is unloaded.
+@llvm.global_dtors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @looplift_stop, ptr null }]
+
+; Nanoseconds of CLOCK_MONOTONIC.
+define i64 @looplift_now() alwaysinline {
+  %now = call i64 @looplift_clock(i32 1)
+  ret i64 %now
+}
+
+define i64 @looplift_clock(i32 %clock) alwaysinline {
+  %time = alloca %timespec, align 8
+  %status = call i32 @clock_gettime(i32 %clock, ptr %time)
+  %seconds = load i64, ptr %time, align 8
+  %rest_place = getelementptr %timespec, ptr %time, i32 0, i32 1
+  %rest = load i64, ptr %rest_place, align 8
+  %whole = mul i64 %seconds, 1000000000
+  %now = add i64 %whole, %rest
+  ret i64 %now
+}
+
+; FUTEX_WAIT_PRIVATE: sleeps until woken, unless the word has another value.
+define void @looplift_sleep(ptr %word, i32 %value) alwaysinline {
+  %call = load i64, ptr @looplift.futex, align 8
+  %status = call i64 (i64, ...) @syscall(i64 %call, ptr %word, i32 128, i32 %value, ptr null, ptr null, i32 0)
+  ret void
+}
+
+; FUTEX_WAKE_PRIVATE
+define void @looplift_wake(ptr %word, i32 %count) alwaysinline {
+  %call = load i64, ptr @looplift.futex, align 8
+  %status = call i64 (i64, ...) @syscall(i64 %call, ptr %word, i32 129, i32 %count, ptr null, ptr null, i32 0)
+  ret void
+}
+
+; Lets the module's parallel loops use so many threads, with the caller. Returns how many it will be.
+define i32 @looplift_use_threads(i32 %wanted) alwaysinline {
+  %threads = call i32 @llvm.smin.i32(i32 %wanted, i32 256)
+  store atomic i32 %threads, ptr @looplift.threads monotonic, align 4
+  store atomic ptr @looplift_launch, ptr @__TVMBackendParallelLaunch monotonic, align 8
+  ret i32 %threads
+}
+
+; Runs parts until there are none left, or until a time. `unit` is 1 for the caller, 1 << 32 for a
+; helper.
+define void @looplift_take_parts(i64 %unit, i64 %until) alwaysinline {
+start:
+  %environment = alloca %environment, align 8
+  %lambda = load ptr, ptr @looplift.lambda, align 8
+  %data = load ptr, ptr @looplift.data, align 8
+  %parts = load i32, ptr @looplift.parts, align 4
+  %last = sub i32 %parts, 1
+  %wide_parts = zext i32 %parts to i64
+  store ptr null, ptr %environment, align 8
+  %parts_place = getelementptr %environment, ptr %environment, i32 0, i32 1
+  store i32 %parts, ptr %parts_place, align 8
+  %is_caller = icmp eq i64 %unit, 1
+  br label %next
+
+next:
+  %taken = atomicrmw add ptr @looplift.taken, i64 %unit monotonic, align 8
+  %front = and i64 %taken, 4294967295
+  %back = lshr i64 %taken, 32
+  %sum = add i64 %front, %back
+  %is_left = icmp ult i64 %sum, %wide_parts
+  br i1 %is_left, label %run, label %end
+
+run:
+  %from_front = trunc i64 %front to i32
+  %from_back = trunc i64 %back to i32
+  %counted_back = sub i32 %last, %from_back
+  %part = select i1 %is_caller, i32 %from_front, i32 %counted_back
+  %status = call i32 %lambda(i32 %part, ptr %environment, ptr %data)
+  %is_ok = icmp eq i32 %status, 0
+  br i1 %is_ok, label %look, label %fail
+
+fail:
+  store atomic i32 %part, ptr @looplift.failed monotonic, align 4
+  br label %look
+
+look:
+  %has_limit = icmp ne i64 %until, 9223372036854775807
+  br i1 %has_limit, label %look_at_clock, label %next
+
+look_at_clock:
+  %now = call i64 @looplift_now()
+  %is_early = icmp slt i64 %now, %until
+  br i1 %is_early, label %next, label %end
+
+end:
+  ret void
+}
+
+; Does what TVMBackendParallelLaunch does. Returns 0, or -1 with an error raised.
+define i32 @looplift_run_parts(ptr %lambda, ptr %data) alwaysinline {
+start:
+  %environment = alloca %environment, align 8
+  store ptr null, ptr %environment, align 8
+  %parts_place = getelementptr %environment, ptr %environment, i32 0, i32 1
+  %threads = load atomic i32, ptr @looplift.threads monotonic, align 4
+  %are_many = icmp sgt i32 %threads, 1
+  br i1 %are_many, label %enter, label %alone
+
+enter: ; Someone else may have the pool: another thread of the program, or a loop around this one.
+  %exchanged = cmpxchg ptr @looplift.is_taken, i32 0, i32 1 acquire monotonic, align 4
+  %is_free = extractvalue { i32, i1 } %exchanged, 1
+  br i1 %is_free, label %open, label %alone
+
+alone:
+  store i32 1, ptr %parts_place, align 8
+  %status_alone = call i32 %lambda(i32 0, ptr %environment, ptr %data)
+  ret i32 %status_alone
+
+open:
+  %helpers = sub i32 %threads, 1
+  call void @looplift_start_helpers(i32 %helpers)
+  call void @looplift_leave_cpu()
+  %parts = shl i32 %threads, 3
+  store ptr %lambda, ptr @looplift.lambda, align 8
+  store ptr %data, ptr @looplift.data, align 8
+  store i32 %parts, ptr @looplift.parts, align 4
+  store atomic i32 -1, ptr @looplift.failed monotonic, align 4
+  store atomic i64 0, ptr @looplift.taken monotonic, align 8
+  %free_seats = shl i32 %helpers, 16
+  store atomic i32 %free_seats, ptr @looplift.seats release, align 4
+  %launches = atomicrmw add ptr @looplift.launches, i32 1 seq_cst, align 4
+  ; A helper counts itself as a sleeper before it looks for a launch for the last time.
+  %sleepers = load atomic i32, ptr @looplift.sleepers seq_cst, align 4
+  %is_any_asleep = icmp ne i32 %sleepers, 0
+  br i1 %is_any_asleep, label %wake, label %work
+
+wake:
+  call void @looplift_wake(ptr @looplift.launches, i32 %helpers)
+  br label %work
+
+work:
+  call void @looplift_take_parts(i64 1, i64 9223372036854775807)
+  %seats = atomicrmw and ptr @looplift.seats, i32 65535 seq_cst, align 4
+  %at_work = and i32 %seats, 65535
+  %is_done = icmp eq i32 %at_work, 0
+  br i1 %is_done, label %end, label %wait
+
+wait:
+  %wait_start = call i64 @looplift_now()
+  br label %spin
+
+spin:
+  %still_at_work = load atomic i32, ptr @looplift.seats acquire, align 4
+  %is_over = icmp eq i32 %still_at_work, 0
+  br i1 %is_over, label %end, label %spin_on
+
+spin_on:
+  %now = call i64 @looplift_now()
+  %waited = sub i64 %now, %wait_start
+  %is_short = icmp slt i64 %waited, 50000
+  br i1 %is_short, label %spin, label %fall_asleep
+
+fall_asleep:
+  store atomic i32 1, ptr @looplift.caller_sleeps seq_cst, align 4
+  br label %check
+
+check:
+  %left_at_work = load atomic i32, ptr @looplift.seats seq_cst, align 4
+  %is_none_left = icmp eq i32 %left_at_work, 0
+  br i1 %is_none_left, label %wake_up, label %sleep
+
+sleep:
+  call void @looplift_sleep(ptr @looplift.seats, i32 %left_at_work)
+  br label %check
+
+wake_up:
+  store atomic i32 0, ptr @looplift.caller_sleeps seq_cst, align 4
+  br label %end
+
+end:
+  %failed = load atomic i32, ptr @looplift.failed monotonic, align 4
+  %is_ok = icmp slt i32 %failed, 0
+  br i1 %is_ok, label %leave, label %fail
+
+fail: ; An error belongs to the thread that raised it: the caller runs the part to raise its own.
+  store i32 %parts, ptr %parts_place, align 8
+  %again = call i32 %lambda(i32 %failed, ptr %environment, ptr %data)
+  %is_raised = icmp ne i32 %again, 0
+  br i1 %is_raised, label %leave, label %raise
+
+raise: ; What a part did twice may differ from what it would have done once.
+  %set_raised = load ptr, ptr @__TVMFFIErrorSetRaisedFromCStr, align 8
+  call void %set_raised(ptr @looplift.error_kind, ptr @looplift.error)
+  br label %leave
+
+leave:
+  %status = phi i32 [ 0, %end ], [ -1, %fail ], [ -1, %raise ]
+  store atomic i32 0, ptr @looplift.is_taken release, align 4
+  ret i32 %status
+}
+
+; Starts helpers until there are so many, or until the system refuses one.
+define void @looplift_start_helpers(i32 %wanted) alwaysinline {
+start:
+  br label %next
+
+next:
+  %started = load i32, ptr @looplift.started, align 4
+  %is_enough = icmp sge i32 %started, %wanted
+  br i1 %is_enough, label %end, label %create
+
+create:
+  %process = call i32 @getpid()
+  store i32 %process, ptr @looplift.process, align 4
+  %wide = sext i32 %started to i64
+  %place = getelementptr [255 x i64], ptr @looplift.helpers, i64 0, i64 %wide
+  %status = call i32 @pthread_create(ptr %place, ptr null, ptr @looplift_help, ptr null)
+  %is_created = icmp eq i32 %status, 0
+  br i1 %is_created, label %count, label %end
+
+count:
+  %more = add i32 %started, 1
+  store i32 %more, ptr @looplift.started, align 4
+  store i32 -1, ptr @looplift.caller_cpu, align 4
+  br label %next
+
+end:
+  ret void
+}
+
+; Keeps helpers from the caller's core. Linux wakes a thread where its waker runs if all cores are
+; busy: a helper would take the time of its caller.
+define void @looplift_leave_cpu() alwaysinline {
+start:
+  %cpu = call i32 @sched_getcpu()
+  %known = load i32, ptr @looplift.caller_cpu, align 4
+  %is_known = icmp eq i32 %cpu, %known
+  %is_beyond = icmp ugt i32 %cpu, 1023
+  %stays = or i1 %is_known, %is_beyond
+  br i1 %stays, label %end, label %move
+
+move:
+  store i32 %cpu, ptr @looplift.caller_cpu, align 4
+  %length = call i32 @sched_getaffinity(i32 0, i64 128, ptr @looplift.cpus)
+  %byte = lshr i32 %cpu, 3
+  %bit = and i32 %cpu, 7
+  %wide_byte = zext i32 %byte to i64
+  %place = getelementptr i8, ptr @looplift.cpus, i64 %wide_byte
+  %narrow_bit = trunc i32 %bit to i8
+  %one = shl i8 1, %narrow_bit
+  %others = xor i8 %one, -1
+  %before = load i8, ptr %place, align 1
+  %after = and i8 %before, %others
+  store i8 %after, ptr %place, align 1
+  %started = load i32, ptr @looplift.started, align 4
+  br label %next
+
+next:
+  %index = phi i32 [ 0, %move ], [ %next_index, %set ]
+  %is_one = icmp slt i32 %index, %started
+  br i1 %is_one, label %set, label %end
+
+set: ; Fails if there is no other core.
+  %wide = sext i32 %index to i64
+  %helper_place = getelementptr [255 x i64], ptr @looplift.helpers, i64 0, i64 %wide
+  %helper = load i64, ptr %helper_place, align 8
+  %status = call i32 @pthread_setaffinity_np(i64 %helper, i64 128, ptr @looplift.cpus)
+  %next_index = add i32 %index, 1
+  br label %next
+
+end:
+  ret void
+}
+
+; What a helper does. On a core that it shares, it works for 1.5 milliseconds and sleeps as long: it
+; uses its share of the core, and Linux has no reason to stop it while its caller waits for a part.
+; A core counts as shared for 200 milliseconds after others had it for 1 twice within 30.
+define i32 @looplift_help_launches() alwaysinline {
+start:
+  %nap = alloca %timespec, align 8
+  %seen = alloca i32, align 4 ; launches
+  %shares_until = alloca i64, align 8
+  %last_stop = alloca i64, align 8
+  %awake_since = alloca i64, align 8
+  %last_look = alloca i64, align 8
+  %own_time_then = alloca i64, align 8 ; of this thread, at the last look
+  %nap_rest = getelementptr %timespec, ptr %nap, i32 0, i32 1
+  store i64 0, ptr %nap, align 8
+  store i64 1500000, ptr %nap_rest, align 8
+  store i32 0, ptr %seen, align 4
+  store i64 0, ptr %shares_until, align 8
+  store i64 0, ptr %last_stop, align 8
+  br label %awake
+
+awake:
+  %wake_time = call i64 @looplift_now()
+  %wake_own_time = call i64 @looplift_clock(i32 3)
+  store i64 %wake_time, ptr %awake_since, align 8
+  store i64 %wake_time, ptr %last_look, align 8
+  store i64 %wake_own_time, ptr %own_time_then, align 8
+  br label %rest
+
+rest:
+  %rest_start = call i64 @looplift_now()
+  %own_time = call i64 @looplift_clock(i32 3)
+  %look_before = load i64, ptr %last_look, align 8
+  %own_before = load i64, ptr %own_time_then, align 8
+  %passed = sub i64 %rest_start, %look_before
+  %own_passed = sub i64 %own_time, %own_before
+  %of_others = sub i64 %passed, %own_passed
+  %was_stopped = icmp sgt i64 %of_others, 1000000
+  store i64 %rest_start, ptr %last_look, align 8
+  store i64 %own_time, ptr %own_time_then, align 8
+  br i1 %was_stopped, label %note_stop, label %choose
+
+note_stop:
+  %stop_before = load i64, ptr %last_stop, align 8
+  %distance = sub i64 %rest_start, %stop_before
+  %is_close = icmp slt i64 %distance, 30000000
+  %new_until = add i64 %rest_start, 200000000
+  %old_until = load i64, ptr %shares_until, align 8
+  %until_then = select i1 %is_close, i64 %new_until, i64 %old_until
+  store i64 %until_then, ptr %shares_until, align 8
+  store i64 %rest_start, ptr %last_stop, align 8
+  br label %choose
+
+choose:
+  %until = load i64, ptr %shares_until, align 8
+  %shares = icmp slt i64 %rest_start, %until
+  %awake_since_then = load i64, ptr %awake_since, align 8
+  %shift_end = add i64 %awake_since_then, 1500000
+  %work_until = select i1 %shares, i64 %shift_end, i64 9223372036854775807
+  %is_shift_over = icmp sge i64 %rest_start, %work_until
+  br i1 %is_shift_over, label %take_nap, label %spin
+
+take_nap:
+  %nap_status = call i32 @nanosleep(ptr %nap, ptr null)
+  store i32 0, ptr %seen, align 4 ; There may be seats in the same launch.
+  br label %awake
+
+spin:
+  %launches = load atomic i32, ptr @looplift.launches acquire, align 4
+  %seen_before = load i32, ptr %seen, align 4
+  %is_new = icmp ne i32 %launches, %seen_before
+  br i1 %is_new, label %go, label %spin_on
+
+spin_on:
+  %now = call i64 @looplift_now()
+  %rested = sub i64 %now, %rest_start
+  %is_short = icmp slt i64 %rested, 1000000
+  %is_in_shift = icmp slt i64 %now, %work_until
+  %spins = and i1 %is_short, %is_in_shift
+  br i1 %spins, label %spin, label %sleep
+
+sleep:
+  %sleepers = atomicrmw add ptr @looplift.sleepers, i32 1 seq_cst, align 4
+  call void @looplift_sleep(ptr @looplift.launches, i32 %seen_before)
+  %sleepers_then = atomicrmw sub ptr @looplift.sleepers, i32 1 seq_cst, align 4
+  br label %awake
+
+go:
+  store i32 %launches, ptr %seen, align 4
+  %is_stopping = load atomic i32, ptr @looplift.is_stopping acquire, align 4
+  %stops_now_for_good = icmp ne i32 %is_stopping, 0
+  br i1 %stops_now_for_good, label %end, label %look_for_seat
+
+look_for_seat:
+  %seats_first = load atomic i32, ptr @looplift.seats acquire, align 4
+  br label %try
+
+try:
+  %seats = phi i32 [ %seats_first, %look_for_seat ], [ %seats_found, %sit ]
+  %is_full = icmp ult i32 %seats, 65536
+  br i1 %is_full, label %rest, label %sit
+
+sit: ; one seat less, one helper more
+  %seats_after = sub i32 %seats, 65535
+  %exchanged = cmpxchg ptr @looplift.seats, i32 %seats, i32 %seats_after acq_rel acquire, align 4
+  %seats_found = extractvalue { i32, i1 } %exchanged, 0
+  %is_seated = extractvalue { i32, i1 } %exchanged, 1
+  br i1 %is_seated, label %work, label %try
+
+work:
+  call void @looplift_take_parts(i64 4294967296, i64 %work_until)
+  %seats_left = atomicrmw sub ptr @looplift.seats, i32 1 seq_cst, align 4
+  %caller_sleeps = load atomic i32, ptr @looplift.caller_sleeps seq_cst, align 4
+  %wakes = icmp ne i32 %caller_sleeps, 0
+  br i1 %wakes, label %wake_caller, label %rest
+
+wake_caller:
+  call void @looplift_wake(ptr @looplift.seats, i32 1)
+  br label %rest
+
+end:
+  ret i32 0
+}
+
+; Ends the helpers.
+define i32 @looplift_stop_helpers() alwaysinline {
+start:
+  %started = load i32, ptr @looplift.started, align 4
+  %is_any = icmp sgt i32 %started, 0
+  br i1 %is_any, label %compare, label %end
+
+compare:
+  %process = load i32, ptr @looplift.process, align 4
+  %this_process = call i32 @getpid()
+  %is_same = icmp eq i32 %process, %this_process
+  br i1 %is_same, label %stop, label %end
+
+stop:
+  store atomic i32 1, ptr @looplift.is_stopping release, align 4
+  %launches = atomicrmw add ptr @looplift.launches, i32 1 seq_cst, align 4
+  call void @looplift_wake(ptr @looplift.launches, i32 %started)
+  br label %join
+
+join:
+  %index = phi i32 [ 0, %stop ], [ %next_index, %join ]
+  %wide = sext i32 %index to i64
+  %place = getelementptr [255 x i64], ptr @looplift.helpers, i64 0, i64 %wide
+  %helper = load i64, ptr %place, align 8
+  %status = call i32 @pthread_join(i64 %helper, ptr null)
+  %next_index = add i32 %index, 1
+  %is_one_left = icmp slt i32 %next_index, %started
+  br i1 %is_one_left, label %join, label %end
+
+end:
+  ret i32 0
+}
