@@ -30,8 +30,8 @@ from .codegen.argument_checks import (
     mark_size_functions,
 )
 from .codegen.compaction import COMPACTED, COMPACTION, compact_buffers
-from .codegen.thread_pool import help_parallel_loops
 from .codegen.shared_bodies import share_loop_bodies
+from .codegen.thread_pool import help_parallel_loops
 from .convolutions.channel_lanes import ChannelLanes
 from .convolutions.channel_panels import ChannelPanels
 from .convolutions.channels_last import ChannelsLast

@@ -13,9 +13,9 @@
 @__TVMBackendParallelLaunch = external global ptr
 @__TVMFFIErrorSetRaisedFromCStr = external global ptr
 
-; Only the caller that has the pool touches these.
 @looplift.is_taken = internal global i32 0 ; whether a caller has the pool
 @looplift.threads = internal global i32 0 ; how many threads may work, with the caller
+@looplift.next_parts = internal global i32 1 ; of another loop if two callers race: any number will do
 @looplift.started = internal global i32 0 ; how many helpers there are
 @looplift.helpers = internal global [255 x i64] zeroinitializer ; their pthread_t
 @looplift.process = internal global i32 0 ; the process that has them: a fork of it has none
@@ -49,6 +49,7 @@ declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_getcpu()
 declare i32 @getpid()
 declare i32 @llvm.smin.i32(i32, i32)
+declare i64 @llvm.smin.i64(i64, i64)
 
 declare i32 @looplift_launch(ptr, ptr, i32)
 declare i32 @looplift_help(ptr)
@@ -88,10 +89,15 @@ define void @looplift_wake(ptr %word, i32 %count) alwaysinline {
   ret void
 }
 
-; Lets the module's parallel loops use so many threads, with the caller. Returns how many it will be.
-define i32 @looplift_use_threads(i32 %wanted) alwaysinline {
+; Lets the next parallel loop, of so many items, use so many threads. Returns how many it will use.
+define i32 @looplift_use_threads(i32 %wanted, i64 %items) alwaysinline {
   %threads = call i32 @llvm.smin.i32(i32 %wanted, i32 256)
+  %most_parts = shl i32 %threads, 3
+  %wide_most = sext i32 %most_parts to i64
+  %wide_parts = call i64 @llvm.smin.i64(i64 %items, i64 %wide_most)
+  %parts = trunc i64 %wide_parts to i32
   store atomic i32 %threads, ptr @looplift.threads monotonic, align 4
+  store atomic i32 %parts, ptr @looplift.next_parts monotonic, align 4
   store atomic ptr @looplift_launch, ptr @__TVMBackendParallelLaunch monotonic, align 8
   ret i32 %threads
 }
@@ -167,10 +173,11 @@ alone:
   ret i32 %status_alone
 
 open:
-  %helpers = sub i32 %threads, 1
+  %parts = load atomic i32, ptr @looplift.next_parts monotonic, align 4
+  %busy_threads = call i32 @llvm.smin.i32(i32 %threads, i32 %parts)
+  %helpers = sub i32 %busy_threads, 1
   call void @looplift_start_helpers(i32 %helpers)
   call void @looplift_leave_cpu()
-  %parts = shl i32 %threads, 3
   store ptr %lambda, ptr @looplift.lambda, align 8
   store ptr %data, ptr @looplift.data, align 8
   store i32 %parts, ptr @looplift.parts, align 4
@@ -322,15 +329,17 @@ end:
   ret void
 }
 
-; What a helper does. On a core that it shares, it works for 1.5 milliseconds and sleeps as long: it
-; uses its share of the core, and Linux has no reason to stop it while its caller waits for a part.
-; A core counts as shared for 200 milliseconds after others had it for 1 twice within 30.
+; What a helper does. While it shares its core, it works for 1.5 milliseconds, a shift, and then naps
+; as long: so it uses its half of the core, and Linux seldom stops it in a part that the caller waits
+; for. It shares its core for 8 shifts after others had the core for a millisecond, twice within 200;
+; and for 8 shifts after each sleep in the next 200.
 define i32 @looplift_help_launches() alwaysinline {
 start:
   %nap = alloca %timespec, align 8
   %seen = alloca i32, align 4 ; launches
-  %shares_until = alloca i64, align 8
+  %shared_shifts = alloca i32, align 4 ; how many are left
   %last_stop = alloca i64, align 8
+  %shared_at = alloca i64, align 8
   %awake_since = alloca i64, align 8
   %last_look = alloca i64, align 8
   %own_time_then = alloca i64, align 8 ; of this thread, at the last look
@@ -338,8 +347,9 @@ start:
   store i64 0, ptr %nap, align 8
   store i64 1500000, ptr %nap_rest, align 8
   store i32 0, ptr %seen, align 4
-  store i64 0, ptr %shares_until, align 8
-  store i64 0, ptr %last_stop, align 8
+  store i32 0, ptr %shared_shifts, align 4
+  store i64 -1000000000, ptr %last_stop, align 8
+  store i64 -1000000000, ptr %shared_at, align 8
   br label %awake
 
 awake:
@@ -366,17 +376,19 @@ rest:
 note_stop:
   %stop_before = load i64, ptr %last_stop, align 8
   %distance = sub i64 %rest_start, %stop_before
-  %is_close = icmp slt i64 %distance, 30000000
-  %new_until = add i64 %rest_start, 200000000
-  %old_until = load i64, ptr %shares_until, align 8
-  %until_then = select i1 %is_close, i64 %new_until, i64 %old_until
-  store i64 %until_then, ptr %shares_until, align 8
+  %is_close = icmp slt i64 %distance, 200000000
+  %shifts_before = load i32, ptr %shared_shifts, align 4
+  %shifts_then = select i1 %is_close, i32 8, i32 %shifts_before
+  %shared_before = load i64, ptr %shared_at, align 8
+  %shared_then = select i1 %is_close, i64 %rest_start, i64 %shared_before
+  store i64 %shared_then, ptr %shared_at, align 8
+  store i32 %shifts_then, ptr %shared_shifts, align 4
   store i64 %rest_start, ptr %last_stop, align 8
   br label %choose
 
 choose:
-  %until = load i64, ptr %shares_until, align 8
-  %shares = icmp slt i64 %rest_start, %until
+  %shifts = load i32, ptr %shared_shifts, align 4
+  %shares = icmp sgt i32 %shifts, 0
   %awake_since_then = load i64, ptr %awake_since, align 8
   %shift_end = add i64 %awake_since_then, 1500000
   %work_until = select i1 %shares, i64 %shift_end, i64 9223372036854775807
@@ -384,6 +396,8 @@ choose:
   br i1 %is_shift_over, label %take_nap, label %spin
 
 take_nap:
+  %shifts_after = sub i32 %shifts, 1
+  store i32 %shifts_after, ptr %shared_shifts, align 4
   %nap_status = call i32 @nanosleep(ptr %nap, ptr null)
   store i32 0, ptr %seen, align 4 ; There may be seats in the same launch.
   br label %awake
@@ -406,6 +420,13 @@ sleep:
   %sleepers = atomicrmw add ptr @looplift.sleepers, i32 1 seq_cst, align 4
   call void @looplift_sleep(ptr @looplift.launches, i32 %seen_before)
   %sleepers_then = atomicrmw sub ptr @looplift.sleepers, i32 1 seq_cst, align 4
+  %woken = call i64 @looplift_now()
+  %shared_last = load i64, ptr %shared_at, align 8
+  %since = sub i64 %woken, %shared_last
+  %was_shared = icmp slt i64 %since, 200000000
+  %shifts_known = load i32, ptr %shared_shifts, align 4
+  %shifts_new = select i1 %was_shared, i32 8, i32 %shifts_known
+  store i32 %shifts_new, ptr %shared_shifts, align 4
   br label %awake
 
 go:

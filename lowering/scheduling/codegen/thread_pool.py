@@ -5,11 +5,11 @@ thread whose core is busy, with another program or with a thread of another runt
 spinning, begins late: on Linux 6.18, beside a thread of onnxruntime that spins for 43 ms after each
 of its runs, loops of 20 microseconds took those 43 ms.
 
-So each loop has eight parts for each thread, and who is free takes the next. TVM's code for a
+So each loop has up to eight parts for each thread, and who is free takes the next. TVM's code for a
 parallel loop is what it was: a lambda for one part of several. Only the function to which the
 kernels give the lambda is another, written in `thread_pool.ll`.
 
-    for v in parallel(n): f(v)   ->   if n > 1 and looplift_threads() == 0:
+    for v in parallel(n): f(v)   ->   if n > 1 and looplift_threads(n) == 0:
                                           for v in parallel(n): f(v)  # by looplift_launch
                                       else:
                                           for v in serial(n): f(v)
@@ -98,7 +98,7 @@ def _with_choice(loop: Any) -> Any:
     item = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
     body = substituted(loop.body, {loop.loop_var: item})
     alone = serial(tirx.For(item, loop.min, loop.extent, loop.kind, body))
-    has_threads = ir.Call(_THREADS, [], ret_ty="int32") == _ZERO
+    has_threads = ir.Call(_THREADS, [loop.extent.astype("int64")], ret_ty="int32") == _ZERO
     return tirx.IfThenElse(tirx.all(loop.extent > 1, has_threads), loop, alone)
 
 
@@ -106,10 +106,10 @@ def _pool(target: Any) -> tvm.IRModule:
     """The functions that kernels call and those whose addresses the pool needs."""
     futex = f"@looplift.futex = private constant i64 {_FUTEX[architecture(target)]}\n"
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
-        code = ir.StringImm(futex + POOL)
-        with ib.attr(_ZERO, "pragma_import_llvm", code):
-            count = tirx.call_packed("runtime.NumThreads")
-            ib.add_to_parent(_failing_if(_call("use_threads", count) <= 1))
+        items = ib.arg("items", ib.int64())
+        with ib.attr(_ZERO, "pragma_import_llvm", ir.StringImm(futex + POOL)):
+            threads = tirx.call_packed("runtime.NumThreads")
+            ib.add_to_parent(_failing_if(_call("use_threads", threads, items) <= 1))
     pool = {_THREADS: _finished(builder.get(), target)}
     for name, types, action in (
         ("looplift_launch", ("handle", "handle", "int32"), "run_parts"),

@@ -1,0 +1,275 @@
+"""Parallel loops run on threads of their module, whatever these do."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import tvm
+from onnx import numpy_helper
+from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
+
+import looplift
+from looplift.lowering.scheduling.codegen.compaction import COMPACTED
+
+from ....samples import one_of
+from ...compiled import NATIVE, virtual_machine
+from ...conftest import parse
+
+TWO_LOOPS = """g (float[n, 256] x, float[h, 64, 64] z) => (float[n, 512] y, float[h, 64, 64] s) {
+    y = MatMul (x, w) s = Softmax (z) }"""
+SIZES = ((0, 0), (1, 1), (7, 3), (1000, 96))
+THREADS = Path("/proc/self/task")
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the pool is for Linux")
+
+
+@pytest.fixture
+def set_threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads TVM lets modules use that have not run yet."""
+    count = 1
+    own = tvm.get_global_func("runtime.NumThreads")
+
+    def set_count(value: int) -> None:
+        nonlocal count
+        count = value
+
+    tvm.register_global_func("runtime.NumThreads", lambda: count, override=True)
+    yield set_count
+    tvm.register_global_func("runtime.NumThreads", own, override=True)
+
+
+def _model() -> Any:
+    model = parse(TWO_LOOPS)
+    weight = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    return model
+
+
+def _inputs(rows: int, heads: int) -> list[Any]:
+    rng = np.random.default_rng(rows)
+    shapes = ((rows, 256), (heads, 64, 64))
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+def _run(machine: Any, inputs: list[Any]) -> list[Any]:
+    return [value.numpy() for value in machine["main"](*map(tvm.runtime.tensor, inputs))]
+
+
+def _source(executable: Any, kind: str) -> str:
+    (library,) = (part for part in executable.mod.imports if part.kind == "llvm")
+    return str(library.inspect_source(kind))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_results_do_not_depend_on_threads(count: int, set_threads: Callable[[int], None]) -> None:
+    set_threads(count)
+    model = _model()
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(model), NATIVE))
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for sizes in SIZES:
+        x, z = _inputs(*sizes)
+        wanted = session.run(None, {"x": x, "z": z})
+        for _ in range(20):
+            for value, expected, largest in zip(
+                _run(machine, [x, z]), wanted, (5e-5, 1e-6), strict=True
+            ):
+                np.testing.assert_allclose(value, expected, rtol=0, atol=largest)
+
+
+def test_the_number_of_threads_may_change(set_threads: Callable[[int], None]) -> None:
+    set_threads(1)
+    machine = virtual_machine(looplift.compile(looplift.from_onnx(_model()), NATIVE))
+    inputs = _inputs(1000, 96)
+    wanted = _run(machine, inputs)
+    for count in (3, 1, 6, 2):
+        set_threads(count)
+        for value, expected in zip(_run(machine, inputs), wanted, strict=True):
+            np.testing.assert_array_equal(value, expected)
+
+
+def test_several_callers_share_the_threads_of_a_module(
+    set_threads: Callable[[int], None],
+) -> None:
+    set_threads(4)
+    executable = looplift.compile(looplift.from_onnx(_model()), NATIVE)
+    kernels = executable.jit()
+    inputs = _inputs(600, 48)
+    wanted = _run(tvm.relax.VirtualMachine(kernels, tvm.cpu()), inputs)
+    wrong: list[int] = []
+
+    def call() -> None:
+        machine = tvm.relax.VirtualMachine(kernels, tvm.cpu())
+        for turn in range(30):
+            results = _run(machine, inputs)
+            if not all(map(np.array_equal, results, wanted)):
+                wrong.append(turn)
+
+    callers = [threading.Thread(target=call) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+@needs_linux
+def test_threads_end_with_their_module(set_threads: Callable[[int], None]) -> None:
+    set_threads(4)
+    gc.collect()
+    before = len(list(THREADS.iterdir()))
+    executable = looplift.compile(looplift.from_onnx(_model()), NATIVE)
+    machine = tvm.relax.VirtualMachine(executable, tvm.cpu())
+    assert len(list(THREADS.iterdir())) == before
+    _run(machine, _inputs(1000, 96))
+    assert len(list(THREADS.iterdir())) == before + 3
+    del machine, executable
+    gc.collect()
+    assert len(list(THREADS.iterdir())) == before
+
+
+@needs_linux
+def test_a_library_brings_its_threads(tmp_path: Path, set_threads: Callable[[int], None]) -> None:
+    set_threads(4)
+    executable = looplift.compile(looplift.from_onnx(_model()), NATIVE)
+    inputs = _inputs(1000, 96)
+    wanted = _run(virtual_machine(executable), inputs)
+    path = str(tmp_path / "model.so")
+    executable.export_library(path)
+    del executable
+    gc.collect()
+    before = len(list(THREADS.iterdir()))
+    machine = tvm.relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
+    for value, expected in zip(_run(machine, inputs), wanted, strict=True):
+        np.testing.assert_array_equal(value, expected)
+    assert len(list(THREADS.iterdir())) == before + 3
+
+
+@needs_linux
+def test_a_fork_works_without_the_threads() -> None:
+    """A forked process has none of them, and must not wait for them, not even at its end."""
+    code = """
+        import gc, os, warnings
+        import numpy as np, tvm
+        from onnx import parser
+        import looplift
+
+        tvm.register_global_func("runtime.NumThreads", lambda: 3, override=True)
+        text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 64, 64] x) => (float[n, 64, 64] y) {y = Softmax (x)}'
+        module = looplift.from_onnx(parser.parse_model(text))
+        machine = tvm.relax.VirtualMachine(looplift.compile(module), tvm.cpu())
+        x = tvm.runtime.tensor(np.random.default_rng(0).random((96, 64, 64), np.float32))
+        wanted = machine["main"](x).numpy()
+        warnings.simplefilter("ignore")
+        child = os.fork()
+        if child == 0:
+            same = all(np.array_equal(machine["main"](x).numpy(), wanted) for _ in range(9))
+            del machine
+            gc.collect()
+            os._exit(0 if same else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert np.array_equal(machine["main"](x).numpy(), wanted)
+    """
+    command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ)
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_parallel_loops_of_a_model_use_the_threads() -> None:
+    code = _source(looplift.compile(looplift.from_onnx(_model()), "native"), "ll")
+    launching = len(re.findall(r"call i32 %\w+\(ptr nonnull @__tvm_parallel_lambda", code))
+    assert launching >= 2
+    assert code.count("store atomic ptr @looplift_launch, ") == launching
+    assert len(re.findall(r"^@looplift\.seats = ", code, re.MULTILINE)) == 1
+
+
+def test_a_model_without_parallel_loops_has_no_threads() -> None:
+    model = parse("g (float[2] x) => (float[2] y) { y = Relu (x) }")
+    assert "looplift" not in _source(looplift.compile(looplift.from_onnx(model), "native"), "ll")
+
+
+def test_kernels_of_other_pipelines_stay_as_they_are() -> None:
+    with IRBuilder() as builder, ib.prim_func():
+        ib.func_attr({"global_symbol": "fill"})
+        memory = ib.arg("memory", ib.buffer((8,), "float32"))
+        with ib.parallel(8) as item:
+            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
+    library = tvm.compile(tvm.IRModule({"fill": builder.get()}), "llvm").mod
+    code = library.inspect_source("ll")
+    assert "__tvm_parallel_lambda" in code
+    assert "looplift" not in code
+
+
+def test_an_error_within_a_part_reaches_the_caller(set_threads: Callable[[int], None]) -> None:
+    """A scratch buffer of 2**60 elements cannot be allocated.
+
+    TVM throws an exception of C++, which ends the process on other threads than the caller's.
+    """
+    set_threads(1)
+    with IRBuilder() as builder, ib.prim_func(s_tir=True):
+        ib.func_attr({"global_symbol": "main"})
+        memory = ib.arg("memory", ib.buffer((64,), "float32"))
+        size = ib.arg("size", ib.int64())
+        with ib.sblock("root"), ib.parallel(64) as item, ib.sblock("part"):
+            scratch = ib.alloc_buffer((size,), "float32")
+            ib.buffer_store(scratch, tirx.const(1.0, "float32"), [0])
+            ib.buffer_store(memory, scratch[0], [item])
+    module = tvm.IRModule({"main": builder.get()}).with_attr(COMPACTED, True)
+    kernel = tvm.compile(module, "llvm")["main"]
+    memory = tvm.runtime.tensor(np.zeros(64, np.float32))
+    kernel(memory, 16)
+    np.testing.assert_array_equal(memory.numpy(), 1)
+    with pytest.raises(Exception, match=r"memory|alloc"):
+        kernel(memory, 1 << 60)
+
+
+@pytest.mark.parametrize(
+    ("triple", "system_call"),
+    one_of(
+        2,
+        [
+            ("x86_64-linux-gnu", "202"),
+            ("amd64-linux-gnu", "202"),
+            ("aarch64-linux-gnu", "98"),
+            ("aarch64-linux-android", None),
+            ("arm64-apple-darwin", None),
+            ("x86_64-pc-windows-msvc", None),
+            ("riscv64-linux-gnu", None),
+        ],
+    ),
+)
+def test_systems_with_a_pool(triple: str, system_call: str | None) -> None:
+    target = tvm.target.Target({"kind": "llvm", "mtriple": triple})
+    code = _source(looplift.compile(looplift.from_onnx(_model()), target), "ll")
+    assert "__tvm_parallel_lambda" in code
+    if system_call is None:
+        assert "looplift_launch" not in code
+    else:
+        assert f"@syscall(i64 {system_call}, " in code
+
+
+def test_a_library_for_linking_uses_the_threads_of_tvm() -> None:
+    """Two of them in one program would define the same functions."""
+    with tvm.target.Target("llvm"):
+        executable = tvm.relax.build(
+            looplift.from_onnx(_model()),
+            "llvm",
+            relax_pipeline=tvm.relax.get_pipeline("looplift"),
+            system_lib=True,
+        )
+    code = _source(executable, "ll")
+    assert "TVMBackendParallelLaunch" in code
+    assert "looplift_launch" not in code
