@@ -378,7 +378,7 @@ note_stop:
   %distance = sub i64 %rest_start, %stop_before
   %is_close = icmp slt i64 %distance, 200000000
   %shifts_before = load i32, ptr %shared_shifts, align 4
-  %shifts_then = select i1 %is_close, i32 8, i32 %shifts_before
+  %shifts_then = select i1 %is_close, i32 4, i32 %shifts_before
   %shared_before = load i64, ptr %shared_at, align 8
   %shared_then = select i1 %is_close, i64 %rest_start, i64 %shared_before
   store i64 %shared_then, ptr %shared_at, align 8
@@ -423,9 +423,12 @@ sleep:
   %woken = call i64 @looplift_now()
   %shared_last = load i64, ptr %shared_at, align 8
   %since = sub i64 %woken, %shared_last
-  %was_shared = icmp slt i64 %since, 200000000
+  %is_recent = icmp slt i64 %since, 200000000
+  %slept = sub i64 %woken, %rest_start
+  %was_long = icmp sgt i64 %slept, 5000000
+  %was_shared = and i1 %is_recent, %was_long
   %shifts_known = load i32, ptr %shared_shifts, align 4
-  %shifts_new = select i1 %was_shared, i32 8, i32 %shifts_known
+  %shifts_new = select i1 %was_shared, i32 4, i32 %shifts_known
   store i32 %shifts_new, ptr %shared_shifts, align 4
   br label %awake
 
