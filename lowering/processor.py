@@ -45,7 +45,7 @@ def architecture(target: Any) -> str:
 
 
 def is_for_linux(target: Any) -> bool:
-    """Whether the target is Linux with the C library of a computer, not of Android."""
+    """Whether the target is Linux other than Android, whose C library has fewer functions."""
     triple = _triple(target)
     return "linux" in triple and "android" not in triple
 

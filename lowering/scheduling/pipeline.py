@@ -31,7 +31,7 @@ from .codegen.argument_checks import (
 )
 from .codegen.compaction import COMPACTED, COMPACTION, compact_buffers
 from .codegen.shared_bodies import share_loop_bodies
-from .codegen.thread_pool import help_parallel_loops
+from .codegen.thread_pool import use_thread_pool
 from .convolutions.channel_lanes import ChannelLanes
 from .convolutions.channel_panels import ChannelPanels
 from .convolutions.channels_last import ChannelsLast
@@ -538,7 +538,7 @@ def _kernel_pipeline() -> tuple[Any, Any, Any]:
             for_host(),
             _module_pass(forbid_inlining),
             _module_pass(share_loop_bodies),
-            _module_pass(help_parallel_loops),
+            _module_pass(use_thread_pool),
             _module_pass(expand_functions),
         ]
     )

@@ -1,1 +1,1 @@
-"""Passes on scheduled kernels, before LLVM: checks of arguments, scratch buffers and launches."""
+"""Passes on scheduled kernels, before LLVM: arguments, scratch buffers, loop bodies, threads."""

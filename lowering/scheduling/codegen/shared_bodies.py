@@ -54,6 +54,8 @@ def _shared(choice: Any, functions: LoopFunctions) -> Any:
     first, second = choice.then_case, choice.else_case
     if not (isinstance(first, tirx.For) and _is_for_one_core(second)):
         return choice
+    if calls_packed_functions(first.body):
+        return choice
     body = substituted(second.body, {second.loop_var: first.loop_var})
     if not tvm_ffi.structural_equal(first.body, body, map_free_vars=False):
         return choice
@@ -118,6 +120,16 @@ class LoopFunctions:
         if isinstance(data, ir.Call) and data.op.same_as(_DATA):
             return self._base(data.args[0])
         return view
+
+
+def calls_packed_functions(body: Any) -> bool:
+    """Whether a body calls functions of TVM's runtime, with arguments on the kernel's stack.
+
+    It cannot become the body of another function.
+    """
+    found: list[str] = []
+    tvm_ffi.structural_walk(body, (ir.Call, lambda call: found.append(str(call.op))))
+    return any("call_packed" in name for name in found)
 
 
 def is_call(body: Any) -> bool:

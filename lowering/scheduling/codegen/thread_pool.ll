@@ -1,11 +1,12 @@
-; The threads of a module that help with its parallel loops: see thread_pool.py.
+; Worker threads that run parts of the module's parallel loops: see thread_pool.py.
 ;
 ; A launch has more parts than there are threads. Its caller takes parts from the front and its
-; helpers take them from the back, so that each finds in its cache what it worked on before. The
+; workers take them from the back, so that each finds in its cache what it worked on before. The
 ; caller waits only for parts that have been taken.
 ;
-; TVM inlines what it imports, and keeps none of it. The three functions whose addresses are needed
-; are therefore functions of the module of kernels, which call the ones here.
+; TVM links this file into the module of kernels, where functions end up inlined, and drops them.
+; Those whose addresses are needed, `looplift_launch`, `_help` and `_stop`, are therefore functions of
+; the module of kernels, which call the ones here.
 
 %timespec = type { i64, i64 } ; seconds, nanoseconds
 %environment = type { ptr, i32 } ; TVMParallelGroupEnv: nothing for us, and the number of parts
@@ -15,14 +16,25 @@
 
 @looplift.is_taken = internal global i32 0 ; whether a caller has the pool
 @looplift.threads = internal global i32 0 ; how many threads may work, with the caller
-@looplift.next_parts = internal global i32 1 ; of another loop if two callers race: any number will do
-@looplift.started = internal global i32 0 ; how many helpers there are
-@looplift.helpers = internal global [255 x i64] zeroinitializer ; their pthread_t
+@looplift.next_parts = internal global i32 1 ; another loop's if two callers race: a lambda covers its loop with any positive number
+@looplift.started = internal global i32 0 ; how many workers there are
+@looplift.workers = internal global [255 x i64] zeroinitializer ; their pthread_t
 @looplift.process = internal global i32 0 ; the process that has them: a fork of it has none
-@looplift.caller_cpu = internal global i32 -1 ; where no helper may run
+@looplift.caller_cpu = internal global i32 -1 ; where no worker may run
 @looplift.cpus = internal global [128 x i8] zeroinitializer, align 8 ; where they may, by bit
 
-; A launch: read by helpers that have a seat.
+; Times are in nanoseconds. They were chosen on two cores with Linux 6.18, whose clock ticks every 4
+; milliseconds, beside a thread of onnxruntime that spins.
+@looplift.parts_of_thread = private constant i32 8 ; a thread that is twice as slow costs a sixteenth
+@looplift.caller_spin = private constant i64 50000 ; to sleep and to wake takes about as long
+@looplift.worker_spin = private constant i64 1000000 ; longer than most pauses between two loops
+@looplift.turn = private constant i64 1500000 ; shorter than Linux lets a thread run at a stretch
+@looplift.loss = private constant i64 1000000 ; longer than threads of the system have a core
+@looplift.recently = private constant i64 200000000 ; tens of losses apart
+@looplift.long_sleep = private constant i64 5000000 ; long enough for a run of another runtime
+@looplift.shared_turns = private constant i32 4
+
+; A launch: read by workers that have a slot.
 @looplift.lambda = internal global ptr null
 @looplift.data = internal global ptr null
 @looplift.parts = internal global i32 0
@@ -30,10 +42,10 @@
 
 ; What threads wait for or change together, each in cache lines of its own.
 @looplift.taken = internal global i64 0, align 128 ; parts: from the back << 32 | from the front
-@looplift.seats = internal global i32 0, align 128 ; helpers: that may join << 16 | at work
+@looplift.slots = internal global i32 0, align 128 ; workers: that may join << 16 | at work
 @looplift.launches = internal global i32 0, align 128 ; how many there have been
-@looplift.sleepers = internal global i32 0, align 128 ; helpers that sleep until the next launch
-@looplift.caller_sleeps = internal global i32 0, align 128 ; until no helper is at work
+@looplift.sleepers = internal global i32 0, align 128 ; workers that sleep until the next launch
+@looplift.caller_sleeps = internal global i32 0, align 128 ; until no worker is at work
 @looplift.is_stopping = internal global i32 0
 
 @looplift.error_kind = private constant [13 x i8] c"RuntimeError\00"
@@ -44,18 +56,21 @@ declare i32 @nanosleep(ptr, ptr)
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i32 @pthread_setaffinity_np(i64, i64, ptr)
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_getcpu()
 declare i32 @getpid()
 declare i32 @llvm.smin.i32(i32, i32)
 declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 
-declare i32 @looplift_launch(ptr, ptr, i32)
-declare i32 @looplift_help(ptr)
-declare i32 @looplift_stop()
+declare protected i32 @looplift_launch(ptr, ptr, i32)
+declare protected i32 @looplift_help(ptr)
+declare protected i32 @looplift_stop()
 
-; Runs before the code is unloaded.
+; Joins the workers before the code is unloaded.
 @llvm.global_dtors = appending global [1 x { i32, ptr, ptr }] [{ i32, ptr, ptr } { i32 65535, ptr @looplift_stop, ptr null }]
 
 ; Nanoseconds of CLOCK_MONOTONIC.
@@ -68,10 +83,10 @@ define i64 @looplift_clock(i32 %clock) alwaysinline {
   %time = alloca %timespec, align 8
   %status = call i32 @clock_gettime(i32 %clock, ptr %time)
   %seconds = load i64, ptr %time, align 8
-  %rest_place = getelementptr %timespec, ptr %time, i32 0, i32 1
-  %rest = load i64, ptr %rest_place, align 8
+  %nanoseconds_place = getelementptr %timespec, ptr %time, i32 0, i32 1
+  %nanoseconds = load i64, ptr %nanoseconds_place, align 8
   %whole = mul i64 %seconds, 1000000000
-  %now = add i64 %whole, %rest
+  %now = add i64 %whole, %nanoseconds
   ret i64 %now
 }
 
@@ -92,9 +107,11 @@ define void @looplift_wake(ptr %word, i32 %count) alwaysinline {
 ; Lets the next parallel loop, of so many items, use so many threads. Returns how many it will use.
 define i32 @looplift_use_threads(i32 %wanted, i64 %items) alwaysinline {
   %threads = call i32 @llvm.smin.i32(i32 %wanted, i32 256)
-  %most_parts = shl i32 %threads, 3
+  %parts_of_thread = load i32, ptr @looplift.parts_of_thread, align 4
+  %most_parts = mul i32 %threads, %parts_of_thread
   %wide_most = sext i32 %most_parts to i64
-  %wide_parts = call i64 @llvm.smin.i64(i64 %items, i64 %wide_most)
+  %few_parts = call i64 @llvm.smin.i64(i64 %items, i64 %wide_most)
+  %wide_parts = call i64 @llvm.smax.i64(i64 %few_parts, i64 1)
   %parts = trunc i64 %wide_parts to i32
   store atomic i32 %threads, ptr @looplift.threads monotonic, align 4
   store atomic i32 %parts, ptr @looplift.next_parts monotonic, align 4
@@ -103,7 +120,7 @@ define i32 @looplift_use_threads(i32 %wanted, i64 %items) alwaysinline {
 }
 
 ; Runs parts until there are none left, or until a time. `unit` is 1 for the caller, 1 << 32 for a
-; helper.
+; worker.
 define void @looplift_take_parts(i64 %unit, i64 %until) alwaysinline {
 start:
   %environment = alloca %environment, align 8
@@ -175,30 +192,31 @@ alone:
 open:
   %parts = load atomic i32, ptr @looplift.next_parts monotonic, align 4
   %busy_threads = call i32 @llvm.smin.i32(i32 %threads, i32 %parts)
-  %helpers = sub i32 %busy_threads, 1
-  call void @looplift_start_helpers(i32 %helpers)
+  %workers = sub i32 %busy_threads, 1
+  call void @looplift_forget_parent()
+  call void @looplift_start_workers(i32 %workers)
   call void @looplift_leave_cpu()
   store ptr %lambda, ptr @looplift.lambda, align 8
   store ptr %data, ptr @looplift.data, align 8
   store i32 %parts, ptr @looplift.parts, align 4
   store atomic i32 -1, ptr @looplift.failed monotonic, align 4
   store atomic i64 0, ptr @looplift.taken monotonic, align 8
-  %free_seats = shl i32 %helpers, 16
-  store atomic i32 %free_seats, ptr @looplift.seats release, align 4
+  %free_slots = shl i32 %workers, 16
+  store atomic i32 %free_slots, ptr @looplift.slots release, align 4
   %launches = atomicrmw add ptr @looplift.launches, i32 1 seq_cst, align 4
-  ; A helper counts itself as a sleeper before it looks for a launch for the last time.
+  ; A worker counts itself as a sleeper before it looks for a launch for the last time.
   %sleepers = load atomic i32, ptr @looplift.sleepers seq_cst, align 4
   %is_any_asleep = icmp ne i32 %sleepers, 0
   br i1 %is_any_asleep, label %wake, label %work
 
 wake:
-  call void @looplift_wake(ptr @looplift.launches, i32 %helpers)
+  call void @looplift_wake(ptr @looplift.launches, i32 %workers)
   br label %work
 
 work:
   call void @looplift_take_parts(i64 1, i64 9223372036854775807)
-  %seats = atomicrmw and ptr @looplift.seats, i32 65535 seq_cst, align 4
-  %at_work = and i32 %seats, 65535
+  %slots = atomicrmw and ptr @looplift.slots, i32 65535 seq_cst, align 4
+  %at_work = and i32 %slots, 65535
   %is_done = icmp eq i32 %at_work, 0
   br i1 %is_done, label %end, label %wait
 
@@ -207,14 +225,15 @@ wait:
   br label %spin
 
 spin:
-  %still_at_work = load atomic i32, ptr @looplift.seats acquire, align 4
+  %still_at_work = load atomic i32, ptr @looplift.slots acquire, align 4
   %is_over = icmp eq i32 %still_at_work, 0
   br i1 %is_over, label %end, label %spin_on
 
 spin_on:
   %now = call i64 @looplift_now()
   %waited = sub i64 %now, %wait_start
-  %is_short = icmp slt i64 %waited, 50000
+  %caller_spin = load i64, ptr @looplift.caller_spin, align 8
+  %is_short = icmp slt i64 %waited, %caller_spin
   br i1 %is_short, label %spin, label %fall_asleep
 
 fall_asleep:
@@ -222,12 +241,12 @@ fall_asleep:
   br label %check
 
 check:
-  %left_at_work = load atomic i32, ptr @looplift.seats seq_cst, align 4
+  %left_at_work = load atomic i32, ptr @looplift.slots seq_cst, align 4
   %is_none_left = icmp eq i32 %left_at_work, 0
   br i1 %is_none_left, label %wake_up, label %sleep
 
 sleep:
-  call void @looplift_sleep(ptr @looplift.seats, i32 %left_at_work)
+  call void @looplift_sleep(ptr @looplift.slots, i32 %left_at_work)
   br label %check
 
 wake_up:
@@ -245,7 +264,7 @@ fail: ; An error belongs to the thread that raised it: the caller runs the part 
   %is_raised = icmp ne i32 %again, 0
   br i1 %is_raised, label %leave, label %raise
 
-raise: ; What a part did twice may differ from what it would have done once.
+raise: ; It succeeded this time, but what it has done twice may not be what it does once.
   %set_raised = load ptr, ptr @__TVMFFIErrorSetRaisedFromCStr, align 8
   call void %set_raised(ptr @looplift.error_kind, ptr @looplift.error)
   br label %leave
@@ -256,37 +275,64 @@ leave:
   ret i32 %status
 }
 
-; Starts helpers until there are so many, or until the system refuses one.
-define void @looplift_start_helpers(i32 %wanted) alwaysinline {
+; A forked process has the words of its parent, but not its workers.
+define void @looplift_forget_parent() alwaysinline {
 start:
-  br label %next
+  %process = load i32, ptr @looplift.process, align 4
+  %this_process = call i32 @getpid()
+  %is_same = icmp eq i32 %process, %this_process
+  br i1 %is_same, label %end, label %forget
 
-next:
-  %started = load i32, ptr @looplift.started, align 4
-  %is_enough = icmp sge i32 %started, %wanted
-  br i1 %is_enough, label %end, label %create
-
-create:
-  %process = call i32 @getpid()
-  store i32 %process, ptr @looplift.process, align 4
-  %wide = sext i32 %started to i64
-  %place = getelementptr [255 x i64], ptr @looplift.helpers, i64 0, i64 %wide
-  %status = call i32 @pthread_create(ptr %place, ptr null, ptr @looplift_help, ptr null)
-  %is_created = icmp eq i32 %status, 0
-  br i1 %is_created, label %count, label %end
-
-count:
-  %more = add i32 %started, 1
-  store i32 %more, ptr @looplift.started, align 4
-  store i32 -1, ptr @looplift.caller_cpu, align 4
-  br label %next
+forget:
+  store i32 %this_process, ptr @looplift.process, align 4
+  store i32 0, ptr @looplift.started, align 4
+  store atomic i32 0, ptr @looplift.sleepers seq_cst, align 4
+  br label %end
 
 end:
   ret void
 }
 
-; Keeps helpers from the caller's core. Linux wakes a thread where its waker runs if all cores are
-; busy: a helper would take the time of its caller.
+; Starts workers until there are so many, or until the system refuses one. They take no signals of
+; the program.
+define void @looplift_start_workers(i32 %wanted) alwaysinline {
+start:
+  %signals = alloca [16 x i64], align 8 ; sigset_t
+  %all_signals = alloca [16 x i64], align 8
+  %started_before = load i32, ptr @looplift.started, align 4
+  %is_enough = icmp sge i32 %started_before, %wanted
+  br i1 %is_enough, label %end, label %block
+
+block:
+  call void @llvm.memset.p0.i64(ptr %all_signals, i8 -1, i64 128, i1 false)
+  %blocked = call i32 @pthread_sigmask(i32 2, ptr %all_signals, ptr %signals) ; SIG_SETMASK
+  store i32 -1, ptr @looplift.caller_cpu, align 4
+  br label %create
+
+create:
+  %started = phi i32 [ %started_before, %block ], [ %more, %count ]
+  %wide = sext i32 %started to i64
+  %place = getelementptr [255 x i64], ptr @looplift.workers, i64 0, i64 %wide
+  %status = call i32 @pthread_create(ptr %place, ptr null, ptr @looplift_help, ptr null)
+  %is_created = icmp eq i32 %status, 0
+  br i1 %is_created, label %count, label %unblock
+
+count:
+  %more = add i32 %started, 1
+  store i32 %more, ptr @looplift.started, align 4
+  %is_one_left = icmp slt i32 %more, %wanted
+  br i1 %is_one_left, label %create, label %unblock
+
+unblock:
+  %unblocked = call i32 @pthread_sigmask(i32 2, ptr %signals, ptr null)
+  br label %end
+
+end:
+  ret void
+}
+
+; Keeps workers off the caller's core. When all cores are busy, Linux wakes a thread on its waker's
+; core, where a worker would take turns with the caller.
 define void @looplift_leave_cpu() alwaysinline {
 start:
   %cpu = call i32 @sched_getcpu()
@@ -319,9 +365,9 @@ next:
 
 set: ; Fails if there is no other core.
   %wide = sext i32 %index to i64
-  %helper_place = getelementptr [255 x i64], ptr @looplift.helpers, i64 0, i64 %wide
-  %helper = load i64, ptr %helper_place, align 8
-  %status = call i32 @pthread_setaffinity_np(i64 %helper, i64 128, ptr @looplift.cpus)
+  %worker_place = getelementptr [255 x i64], ptr @looplift.workers, i64 0, i64 %wide
+  %worker = load i64, ptr %worker_place, align 8
+  %status = call i32 @pthread_setaffinity_np(i64 %worker, i64 128, ptr @looplift.cpus)
   %next_index = add i32 %index, 1
   br label %next
 
@@ -329,77 +375,82 @@ end:
   ret void
 }
 
-; What a helper does. While it shares its core, it works for 1.5 milliseconds, a shift, and then naps
-; as long: so it uses its half of the core, and Linux seldom stops it in a part that the caller waits
-; for. It shares its core for 8 shifts after others had the core for a millisecond, twice within 200;
-; and for 8 shifts after each sleep in the next 200.
+; What a worker does. If it shares its core, it alternates turns of work and pauses of the same
+; length: so it stays within its half of the core, and Linux seldom stops it in a part that the caller
+; waits for. It expects to share its core for the next turns when it has lost the core for long, twice
+; within a while, and again when it wakes from a long sleep within a while of that.
 define i32 @looplift_help_launches() alwaysinline {
 start:
-  %nap = alloca %timespec, align 8
+  %pause_time = alloca %timespec, align 8
   %seen = alloca i32, align 4 ; launches
-  %shared_shifts = alloca i32, align 4 ; how many are left
+  %shared_turns = alloca i32, align 4 ; how many are left
   %last_stop = alloca i64, align 8
   %shared_at = alloca i64, align 8
   %awake_since = alloca i64, align 8
   %last_look = alloca i64, align 8
   %own_time_then = alloca i64, align 8 ; of this thread, at the last look
-  %nap_rest = getelementptr %timespec, ptr %nap, i32 0, i32 1
-  store i64 0, ptr %nap, align 8
-  store i64 1500000, ptr %nap_rest, align 8
+  %pause_nanoseconds = getelementptr %timespec, ptr %pause_time, i32 0, i32 1
+  store i64 0, ptr %pause_time, align 8
+  %turn_length = load i64, ptr @looplift.turn, align 8
+  store i64 %turn_length, ptr %pause_nanoseconds, align 8
   store i32 0, ptr %seen, align 4
-  store i32 0, ptr %shared_shifts, align 4
+  store i32 0, ptr %shared_turns, align 4
   store i64 -1000000000, ptr %last_stop, align 8
   store i64 -1000000000, ptr %shared_at, align 8
   br label %awake
 
 awake:
   %wake_time = call i64 @looplift_now()
-  %wake_own_time = call i64 @looplift_clock(i32 3)
+  %wake_own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
   store i64 %wake_time, ptr %awake_since, align 8
   store i64 %wake_time, ptr %last_look, align 8
   store i64 %wake_own_time, ptr %own_time_then, align 8
-  br label %rest
+  br label %idle
 
-rest:
-  %rest_start = call i64 @looplift_now()
-  %own_time = call i64 @looplift_clock(i32 3)
+idle:
+  %idle_start = call i64 @looplift_now()
+  %own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
   %look_before = load i64, ptr %last_look, align 8
   %own_before = load i64, ptr %own_time_then, align 8
-  %passed = sub i64 %rest_start, %look_before
+  %passed = sub i64 %idle_start, %look_before
   %own_passed = sub i64 %own_time, %own_before
-  %of_others = sub i64 %passed, %own_passed
-  %was_stopped = icmp sgt i64 %of_others, 1000000
-  store i64 %rest_start, ptr %last_look, align 8
+  %lost = sub i64 %passed, %own_passed
+  %loss = load i64, ptr @looplift.loss, align 8
+  %was_stopped = icmp sgt i64 %lost, %loss
+  store i64 %idle_start, ptr %last_look, align 8
   store i64 %own_time, ptr %own_time_then, align 8
   br i1 %was_stopped, label %note_stop, label %choose
 
 note_stop:
   %stop_before = load i64, ptr %last_stop, align 8
-  %distance = sub i64 %rest_start, %stop_before
-  %is_close = icmp slt i64 %distance, 200000000
-  %shifts_before = load i32, ptr %shared_shifts, align 4
-  %shifts_then = select i1 %is_close, i32 4, i32 %shifts_before
+  %distance = sub i64 %idle_start, %stop_before
+  %recently = load i64, ptr @looplift.recently, align 8
+  %is_close = icmp slt i64 %distance, %recently
+  %turns_before = load i32, ptr %shared_turns, align 4
+  %shared_turns_then = load i32, ptr @looplift.shared_turns, align 4
+  %turns_then = select i1 %is_close, i32 %shared_turns_then, i32 %turns_before
   %shared_before = load i64, ptr %shared_at, align 8
-  %shared_then = select i1 %is_close, i64 %rest_start, i64 %shared_before
+  %shared_then = select i1 %is_close, i64 %idle_start, i64 %shared_before
   store i64 %shared_then, ptr %shared_at, align 8
-  store i32 %shifts_then, ptr %shared_shifts, align 4
-  store i64 %rest_start, ptr %last_stop, align 8
+  store i32 %turns_then, ptr %shared_turns, align 4
+  store i64 %idle_start, ptr %last_stop, align 8
   br label %choose
 
 choose:
-  %shifts = load i32, ptr %shared_shifts, align 4
-  %shares = icmp sgt i32 %shifts, 0
+  %turns = load i32, ptr %shared_turns, align 4
+  %shares = icmp sgt i32 %turns, 0
   %awake_since_then = load i64, ptr %awake_since, align 8
-  %shift_end = add i64 %awake_since_then, 1500000
-  %work_until = select i1 %shares, i64 %shift_end, i64 9223372036854775807
-  %is_shift_over = icmp sge i64 %rest_start, %work_until
-  br i1 %is_shift_over, label %take_nap, label %spin
+  %turn = load i64, ptr @looplift.turn, align 8
+  %turn_end = add i64 %awake_since_then, %turn
+  %work_until = select i1 %shares, i64 %turn_end, i64 9223372036854775807
+  %is_turn_over = icmp sge i64 %idle_start, %work_until
+  br i1 %is_turn_over, label %pause, label %spin
 
-take_nap:
-  %shifts_after = sub i32 %shifts, 1
-  store i32 %shifts_after, ptr %shared_shifts, align 4
-  %nap_status = call i32 @nanosleep(ptr %nap, ptr null)
-  store i32 0, ptr %seen, align 4 ; There may be seats in the same launch.
+pause:
+  %turns_after = sub i32 %turns, 1
+  store i32 %turns_after, ptr %shared_turns, align 4
+  %pause_status = call i32 @nanosleep(ptr %pause_time, ptr null)
+  store i32 0, ptr %seen, align 4 ; There may be slots in the same launch.
   br label %awake
 
 spin:
@@ -410,11 +461,14 @@ spin:
 
 spin_on:
   %now = call i64 @looplift_now()
-  %rested = sub i64 %now, %rest_start
-  %is_short = icmp slt i64 %rested, 1000000
-  %is_in_shift = icmp slt i64 %now, %work_until
-  %spins = and i1 %is_short, %is_in_shift
-  br i1 %spins, label %spin, label %sleep
+  %rested = sub i64 %now, %idle_start
+  %worker_spin = load i64, ptr @looplift.worker_spin, align 8
+  %is_short = icmp slt i64 %rested, %worker_spin
+  br i1 %is_short, label %look_at_turn, label %sleep
+
+look_at_turn:
+  %is_in_turn = icmp slt i64 %now, %work_until
+  br i1 %is_in_turn, label %spin, label %pause
 
 sleep:
   %sleepers = atomicrmw add ptr @looplift.sleepers, i32 1 seq_cst, align 4
@@ -423,54 +477,57 @@ sleep:
   %woken = call i64 @looplift_now()
   %shared_last = load i64, ptr %shared_at, align 8
   %since = sub i64 %woken, %shared_last
-  %is_recent = icmp slt i64 %since, 200000000
-  %slept = sub i64 %woken, %rest_start
-  %was_long = icmp sgt i64 %slept, 5000000
+  %recently_then = load i64, ptr @looplift.recently, align 8
+  %is_recent = icmp slt i64 %since, %recently_then
+  %slept = sub i64 %woken, %idle_start
+  %long_sleep = load i64, ptr @looplift.long_sleep, align 8
+  %was_long = icmp sgt i64 %slept, %long_sleep
   %was_shared = and i1 %is_recent, %was_long
-  %shifts_known = load i32, ptr %shared_shifts, align 4
-  %shifts_new = select i1 %was_shared, i32 4, i32 %shifts_known
-  store i32 %shifts_new, ptr %shared_shifts, align 4
+  %turns_known = load i32, ptr %shared_turns, align 4
+  %shared_turns_new = load i32, ptr @looplift.shared_turns, align 4
+  %turns_new = select i1 %was_shared, i32 %shared_turns_new, i32 %turns_known
+  store i32 %turns_new, ptr %shared_turns, align 4
   br label %awake
 
 go:
   store i32 %launches, ptr %seen, align 4
   %is_stopping = load atomic i32, ptr @looplift.is_stopping acquire, align 4
-  %stops_now_for_good = icmp ne i32 %is_stopping, 0
-  br i1 %stops_now_for_good, label %end, label %look_for_seat
+  %must_stop = icmp ne i32 %is_stopping, 0
+  br i1 %must_stop, label %end, label %look_for_slot
 
-look_for_seat:
-  %seats_first = load atomic i32, ptr @looplift.seats acquire, align 4
+look_for_slot:
+  %slots_first = load atomic i32, ptr @looplift.slots acquire, align 4
   br label %try
 
 try:
-  %seats = phi i32 [ %seats_first, %look_for_seat ], [ %seats_found, %sit ]
-  %is_full = icmp ult i32 %seats, 65536
-  br i1 %is_full, label %rest, label %sit
+  %slots = phi i32 [ %slots_first, %look_for_slot ], [ %slots_found, %take ]
+  %has_no_slot = icmp ult i32 %slots, 65536
+  br i1 %has_no_slot, label %idle, label %take
 
-sit: ; one seat less, one helper more
-  %seats_after = sub i32 %seats, 65535
-  %exchanged = cmpxchg ptr @looplift.seats, i32 %seats, i32 %seats_after acq_rel acquire, align 4
-  %seats_found = extractvalue { i32, i1 } %exchanged, 0
-  %is_seated = extractvalue { i32, i1 } %exchanged, 1
-  br i1 %is_seated, label %work, label %try
+take: ; one slot less, one worker more
+  %slots_after = sub i32 %slots, 65535
+  %exchanged = cmpxchg ptr @looplift.slots, i32 %slots, i32 %slots_after acq_rel acquire, align 4
+  %slots_found = extractvalue { i32, i1 } %exchanged, 0
+  %is_taken = extractvalue { i32, i1 } %exchanged, 1
+  br i1 %is_taken, label %work, label %try
 
 work:
   call void @looplift_take_parts(i64 4294967296, i64 %work_until)
-  %seats_left = atomicrmw sub ptr @looplift.seats, i32 1 seq_cst, align 4
+  %slots_left = atomicrmw sub ptr @looplift.slots, i32 1 seq_cst, align 4
   %caller_sleeps = load atomic i32, ptr @looplift.caller_sleeps seq_cst, align 4
   %wakes = icmp ne i32 %caller_sleeps, 0
-  br i1 %wakes, label %wake_caller, label %rest
+  br i1 %wakes, label %wake_caller, label %idle
 
 wake_caller:
-  call void @looplift_wake(ptr @looplift.seats, i32 1)
-  br label %rest
+  call void @looplift_wake(ptr @looplift.slots, i32 1)
+  br label %idle
 
 end:
   ret i32 0
 }
 
-; Ends the helpers.
-define i32 @looplift_stop_helpers() alwaysinline {
+; Ends the workers.
+define i32 @looplift_stop_workers() alwaysinline {
 start:
   %started = load i32, ptr @looplift.started, align 4
   %is_any = icmp sgt i32 %started, 0
@@ -491,12 +548,17 @@ stop:
 join:
   %index = phi i32 [ 0, %stop ], [ %next_index, %join ]
   %wide = sext i32 %index to i64
-  %place = getelementptr [255 x i64], ptr @looplift.helpers, i64 0, i64 %wide
-  %helper = load i64, ptr %place, align 8
-  %status = call i32 @pthread_join(i64 %helper, ptr null)
+  %place = getelementptr [255 x i64], ptr @looplift.workers, i64 0, i64 %wide
+  %worker = load i64, ptr %place, align 8
+  %status = call i32 @pthread_join(i64 %worker, ptr null)
   %next_index = add i32 %index, 1
   %is_one_left = icmp slt i32 %next_index, %started
-  br i1 %is_one_left, label %join, label %end
+  br i1 %is_one_left, label %join, label %joined
+
+joined:
+  store i32 0, ptr @looplift.started, align 4
+  store atomic i32 0, ptr @looplift.is_stopping release, align 4
+  br label %end
 
 end:
   ret i32 0

@@ -1,4 +1,4 @@
-"""Parallel loops run on threads of their module, whatever these do."""
+"""Parallel loops run on the worker threads of their module; results are the same for any number."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import tvm
+import tvm_ffi
 from onnx import numpy_helper
 from tvm import tirx
 from tvm.script.ir_builder import IRBuilder
@@ -24,6 +25,7 @@ from tvm.tirx.script import builder as ib
 
 import looplift
 from looplift.lowering.scheduling.codegen.compaction import COMPACTED
+from looplift.lowering.scheduling.codegen.shared_bodies import FAIL
 
 from ....samples import one_of
 from ...compiled import NATIVE, virtual_machine
@@ -39,7 +41,10 @@ needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the pool is fo
 
 @pytest.fixture
 def set_threads() -> Iterator[Callable[[int], None]]:
-    """Sets how many threads TVM lets modules use that have not run yet."""
+    """Sets what `runtime.NumThreads` returns.
+
+    A module keeps the function that it finds in its first run: tests compile a module of their own.
+    """
     count = 1
     own = tvm.get_global_func("runtime.NumThreads")
 
@@ -107,7 +112,7 @@ def test_several_callers_share_the_threads_of_a_module(
     set_threads(4)
     executable = looplift.compile(looplift.from_onnx(_model()), NATIVE)
     kernels = executable.jit()
-    inputs = _inputs(600, 48)
+    inputs, nothing = _inputs(600, 48), _inputs(0, 0)
     wanted = _run(tvm.relax.VirtualMachine(kernels, tvm.cpu()), inputs)
     wrong: list[int] = []
 
@@ -117,6 +122,7 @@ def test_several_callers_share_the_threads_of_a_module(
             results = _run(machine, inputs)
             if not all(map(np.array_equal, results, wanted)):
                 wrong.append(turn)
+            _run(machine, nothing)
 
     callers = [threading.Thread(target=call) for _ in range(3)]
     for caller in callers:
@@ -159,8 +165,25 @@ def test_a_library_brings_its_threads(tmp_path: Path, set_threads: Callable[[int
 
 
 @needs_linux
-def test_a_fork_works_without_the_threads() -> None:
-    """A forked process has none of them, and must not wait for them, not even at its end."""
+@pytest.mark.skipif(os.cpu_count() == 1, reason="a machine with one processor")
+def test_workers_stay_off_the_core_of_the_caller(set_threads: Callable[[int], None]) -> None:
+    set_threads(3)
+    before = set(THREADS.iterdir())
+    executable = looplift.compile(looplift.from_onnx(_model()), NATIVE)
+    machine = tvm.relax.VirtualMachine(executable, tvm.cpu())
+    _run(machine, _inputs(1000, 96))
+    own = os.sched_getaffinity(0)
+    workers = [int(path.name) for path in set(THREADS.iterdir()) - before]
+    assert len(workers) == 2
+    for worker in workers:
+        allowed = os.sched_getaffinity(worker)
+        assert allowed < own
+        assert len(allowed) == len(own) - 1
+
+
+@needs_linux
+def test_a_forked_process_has_workers_of_its_own() -> None:
+    """It must not wait for those of its parent, not even at its end, nor change their affinity."""
     code = """
         import gc, os, warnings
         import numpy as np, tvm
@@ -176,24 +199,27 @@ def test_a_fork_works_without_the_threads() -> None:
         warnings.simplefilter("ignore")
         child = os.fork()
         if child == 0:
-            same = all(np.array_equal(machine["main"](x).numpy(), wanted) for _ in range(9))
+            own = os.sched_getaffinity(0)
+            same = all(np.array_equal(machine["main"](x).numpy(), wanted) for _ in range(99))
+            threads = len(os.listdir("/proc/self/task"))
+            stays = os.sched_getaffinity(0) == own
             del machine
             gc.collect()
-            os._exit(0 if same else 1)
+            os._exit(0 if same and stays and threads == 3 else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert np.array_equal(machine["main"](x).numpy(), wanted)
     """
     command = [sys.executable, "-P", "-c", textwrap.dedent(code)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
 def test_all_parallel_loops_of_a_model_use_the_threads() -> None:
     code = _source(looplift.compile(looplift.from_onnx(_model()), "native"), "ll")
-    launching = len(re.findall(r"call i32 %\w+\(ptr nonnull @__tvm_parallel_lambda", code))
+    launching = len(re.findall(r"call i32 [%@]\w+\(ptr nonnull @__tvm_parallel_lambda", code))
     assert launching >= 2
     assert code.count("store atomic ptr @looplift_launch, ") == launching
-    assert len(re.findall(r"^@looplift\.seats = ", code, re.MULTILINE)) == 1
+    assert len(re.findall(r"^@looplift\.slots = ", code, re.MULTILINE)) == 1
 
 
 def test_a_model_without_parallel_loops_has_no_threads() -> None:
@@ -213,27 +239,99 @@ def test_kernels_of_other_pipelines_stay_as_they_are() -> None:
     assert "looplift" not in code
 
 
-def test_an_error_within_a_part_reaches_the_caller(set_threads: Callable[[int], None]) -> None:
-    """A scratch buffer of 2**60 elements cannot be allocated.
-
-    TVM throws an exception of C++, which ends the process on other threads than the caller's.
-    """
-    set_threads(1)
+def _kernel(body: Callable[[Any, Any], None]) -> Any:
+    """A kernel of 64 elements and a number, as looplift's pipeline compiles it."""
     with IRBuilder() as builder, ib.prim_func(s_tir=True):
         ib.func_attr({"global_symbol": "main"})
         memory = ib.arg("memory", ib.buffer((64,), "float32"))
-        size = ib.arg("size", ib.int64())
-        with ib.sblock("root"), ib.parallel(64) as item, ib.sblock("part"):
+        number = ib.arg("number", ib.int64())
+        with ib.sblock("root"):
+            body(memory, number)
+    module = tvm.IRModule({"main": builder.get()}).with_attr(COMPACTED, True)
+    return tvm.compile(module, "llvm")["main"]
+
+
+def _zeros() -> Any:
+    return tvm.runtime.tensor(np.zeros(64, np.float32))
+
+
+def test_an_exception_within_a_part_reaches_the_caller(
+    set_threads: Callable[[int], None],
+) -> None:
+    """A scratch buffer of 2**60 elements cannot be allocated.
+
+    TVM throws an exception of C++, which would end the process on a worker, so there is none.
+    """
+    set_threads(1)
+
+    def fill(memory: Any, size: Any) -> None:
+        with ib.parallel(64) as item, ib.sblock("part"):
             scratch = ib.alloc_buffer((size,), "float32")
             ib.buffer_store(scratch, tirx.const(1.0, "float32"), [0])
             ib.buffer_store(memory, scratch[0], [item])
-    module = tvm.IRModule({"main": builder.get()}).with_attr(COMPACTED, True)
-    kernel = tvm.compile(module, "llvm")["main"]
-    memory = tvm.runtime.tensor(np.zeros(64, np.float32))
+
+    kernel, memory = _kernel(fill), _zeros()
     kernel(memory, 16)
     np.testing.assert_array_equal(memory.numpy(), 1)
     with pytest.raises(Exception, match=r"memory|alloc"):
         kernel(memory, 1 << 60)
+
+
+def test_the_error_of_a_worker_reaches_the_caller(set_threads: Callable[[int], None]) -> None:
+    set_threads(4)
+
+    def check(memory: Any, number: Any) -> None:
+        part = ib.sblock("part")
+        with ib.parallel(64) as item, part, ib.Assert(item != number, "the item is the number"):
+            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
+
+    kernel = _kernel(check)
+    for _ in range(20):
+        for number in (0, 31, 63):
+            with pytest.raises(Exception, match="the item is the number"):
+                kernel(_zeros(), number)
+    memory = _zeros()
+    kernel(memory, 64)
+    np.testing.assert_array_equal(memory.numpy(), 1)
+
+
+def test_a_part_that_fails_only_once_is_an_error(set_threads: Callable[[int], None]) -> None:
+    set_threads(4)
+
+    def fail_once(memory: Any, number: Any) -> None:
+        with ib.parallel(64) as item, ib.sblock("part"):
+            is_first = tirx.all(item == number, memory[item] == tirx.const(0.0, "float32"))
+            with ib.If(is_first), ib.Then():
+                ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
+                ib.evaluate(FAIL.value)
+
+    kernel = _kernel(fail_once)
+    with pytest.raises(Exception, match="failed in a part of the loop"):
+        kernel(_zeros(), 63)
+    kernel(_zeros(), 64)
+
+
+@pytest.mark.parametrize("number", [64, 1, 0])
+def test_loops_that_call_packed_functions(number: int, set_threads: Callable[[int], None]) -> None:
+    """They have as many parts as they have items, whatever loop came before."""
+    set_threads(4)
+    seen: list[int] = []
+    tvm.register_global_func("looplift.test.note", lambda item: seen.append(int(item)))
+
+    def two_loops(memory: Any, number: Any) -> None:
+        with ib.parallel(number) as item, ib.sblock("first"):
+            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
+        with ib.parallel(64) as item, ib.sblock("second"):
+            ib.evaluate(tirx.call_packed("looplift.test.note", item))
+            ib.buffer_store(memory, memory[item] + tirx.const(5.0, "float32"), [item])
+
+    memory = _zeros()
+    try:
+        _kernel(two_loops)(memory, number)
+    finally:
+        tvm_ffi.registry.remove_global_func("looplift.test.note")
+    assert sorted(seen) == list(range(64))
+    np.testing.assert_array_equal(memory.numpy(), 5.0 + (np.arange(64) < number))
 
 
 @pytest.mark.parametrize(
