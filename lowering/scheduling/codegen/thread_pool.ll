@@ -23,16 +23,10 @@
 @looplift.caller_cpu = internal global i32 -1 ; where no worker may run
 @looplift.cpus = internal global [128 x i8] zeroinitializer, align 8 ; where they may, by bit
 
-; Times are in nanoseconds. They were chosen on two cores with Linux 6.18, whose clock ticks every 4
-; milliseconds, beside a thread of onnxruntime that spins.
+; Times are in nanoseconds.
 @looplift.parts_of_thread = private constant i32 8 ; a thread that is twice as slow costs a sixteenth
 @looplift.caller_spin = private constant i64 50000 ; to sleep and to wake takes about as long
 @looplift.worker_spin = private constant i64 1000000 ; longer than most pauses between two loops
-@looplift.turn = private constant i64 1500000 ; shorter than Linux lets a thread run at a stretch
-@looplift.loss = private constant i64 1000000 ; longer than threads of the system have a core
-@looplift.recently = private constant i64 200000000 ; tens of losses apart
-@looplift.long_sleep = private constant i64 5000000 ; long enough for a run of another runtime
-@looplift.shared_turns = private constant i32 4
 
 ; A launch: read by workers that have a slot.
 @looplift.lambda = internal global ptr null
@@ -375,80 +369,40 @@ end:
   ret void
 }
 
-; What a worker does. If it shares its core, it alternates turns of work and pauses of the same
-; length: so it stays within its half of the core, and Linux seldom stops it in a part that the caller
-; waits for. It expects to share its core for the next turns when it has lost the core for long, twice
-; within a while, and again when it wakes from a long sleep within a while of that.
+; What a worker does, when `worker_turns.ll` lets it.
 define i32 @looplift_help_launches() alwaysinline {
 start:
+  %schedule = alloca %schedule, align 8
   %pause_time = alloca %timespec, align 8
   %seen = alloca i32, align 4 ; launches
-  %shared_turns = alloca i32, align 4 ; how many are left
-  %last_stop = alloca i64, align 8
-  %shared_at = alloca i64, align 8
-  %awake_since = alloca i64, align 8
-  %last_look = alloca i64, align 8
-  %own_time_then = alloca i64, align 8 ; of this thread, at the last look
+  %last_loss = getelementptr %schedule, ptr %schedule, i32 0, i32 2
+  %shared_at = getelementptr %schedule, ptr %schedule, i32 0, i32 3
+  %turns_left = getelementptr %schedule, ptr %schedule, i32 0, i32 5
   %pause_nanoseconds = getelementptr %timespec, ptr %pause_time, i32 0, i32 1
+  %turn = load i64, ptr @looplift.turn, align 8
   store i64 0, ptr %pause_time, align 8
-  %turn_length = load i64, ptr @looplift.turn, align 8
-  store i64 %turn_length, ptr %pause_nanoseconds, align 8
-  store i32 0, ptr %seen, align 4
-  store i32 0, ptr %shared_turns, align 4
-  store i64 -1000000000, ptr %last_stop, align 8
+  store i64 %turn, ptr %pause_nanoseconds, align 8
+  store i64 -1000000000, ptr %last_loss, align 8 ; long ago
   store i64 -1000000000, ptr %shared_at, align 8
+  store i64 0, ptr %turns_left, align 8
+  store i32 0, ptr %seen, align 4
   br label %awake
 
 awake:
   %wake_time = call i64 @looplift_now()
   %wake_own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
-  store i64 %wake_time, ptr %awake_since, align 8
-  store i64 %wake_time, ptr %last_look, align 8
-  store i64 %wake_own_time, ptr %own_time_then, align 8
+  call void @looplift_start_turn(ptr %schedule, i64 %wake_time, i64 %wake_own_time)
   br label %idle
 
 idle:
   %idle_start = call i64 @looplift_now()
-  %own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
-  %look_before = load i64, ptr %last_look, align 8
-  %own_before = load i64, ptr %own_time_then, align 8
-  %passed = sub i64 %idle_start, %look_before
-  %own_passed = sub i64 %own_time, %own_before
-  %lost = sub i64 %passed, %own_passed
-  %loss = load i64, ptr @looplift.loss, align 8
-  %was_stopped = icmp sgt i64 %lost, %loss
-  store i64 %idle_start, ptr %last_look, align 8
-  store i64 %own_time, ptr %own_time_then, align 8
-  br i1 %was_stopped, label %note_stop, label %choose
-
-note_stop:
-  %stop_before = load i64, ptr %last_stop, align 8
-  %distance = sub i64 %idle_start, %stop_before
-  %recently = load i64, ptr @looplift.recently, align 8
-  %is_close = icmp slt i64 %distance, %recently
-  %turns_before = load i32, ptr %shared_turns, align 4
-  %shared_turns_then = load i32, ptr @looplift.shared_turns, align 4
-  %turns_then = select i1 %is_close, i32 %shared_turns_then, i32 %turns_before
-  %shared_before = load i64, ptr %shared_at, align 8
-  %shared_then = select i1 %is_close, i64 %idle_start, i64 %shared_before
-  store i64 %shared_then, ptr %shared_at, align 8
-  store i32 %turns_then, ptr %shared_turns, align 4
-  store i64 %idle_start, ptr %last_stop, align 8
-  br label %choose
-
-choose:
-  %turns = load i32, ptr %shared_turns, align 4
-  %shares = icmp sgt i32 %turns, 0
-  %awake_since_then = load i64, ptr %awake_since, align 8
-  %turn = load i64, ptr @looplift.turn, align 8
-  %turn_end = add i64 %awake_since_then, %turn
-  %work_until = select i1 %shares, i64 %turn_end, i64 9223372036854775807
+  %own_time = call i64 @looplift_clock(i32 3)
+  %work_until = call i64 @looplift_work_until(ptr %schedule, i64 %idle_start, i64 %own_time)
   %is_turn_over = icmp sge i64 %idle_start, %work_until
   br i1 %is_turn_over, label %pause, label %spin
 
 pause:
-  %turns_after = sub i32 %turns, 1
-  store i32 %turns_after, ptr %shared_turns, align 4
+  call void @looplift_end_turn(ptr %schedule)
   %pause_status = call i32 @nanosleep(ptr %pause_time, ptr null)
   store i32 0, ptr %seen, align 4 ; There may be slots in the same launch.
   br label %awake
@@ -475,18 +429,8 @@ sleep:
   call void @looplift_sleep(ptr @looplift.launches, i32 %seen_before)
   %sleepers_then = atomicrmw sub ptr @looplift.sleepers, i32 1 seq_cst, align 4
   %woken = call i64 @looplift_now()
-  %shared_last = load i64, ptr %shared_at, align 8
-  %since = sub i64 %woken, %shared_last
-  %recently_then = load i64, ptr @looplift.recently, align 8
-  %is_recent = icmp slt i64 %since, %recently_then
   %slept = sub i64 %woken, %idle_start
-  %long_sleep = load i64, ptr @looplift.long_sleep, align 8
-  %was_long = icmp sgt i64 %slept, %long_sleep
-  %was_shared = and i1 %is_recent, %was_long
-  %turns_known = load i32, ptr %shared_turns, align 4
-  %shared_turns_new = load i32, ptr @looplift.shared_turns, align 4
-  %turns_new = select i1 %was_shared, i32 %shared_turns_new, i32 %turns_known
-  store i32 %turns_new, ptr %shared_turns, align 4
+  call void @looplift_end_sleep(ptr %schedule, i64 %slept, i64 %woken)
   br label %awake
 
 go:

@@ -39,7 +39,14 @@ from .shared_bodies import FAIL, LoopFunctions, calls_packed_functions, is_call,
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 """By architecture, the number of Linux's system call `futex`."""
 
-POOL = resources.files(__package__).joinpath("thread_pool.ll").read_text(encoding="utf-8")
+
+def _code(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+TURNS = _code("worker_turns.ll")
+"""When a worker works."""
+_POOL = _code("thread_pool.ll")
 """The pool, in the code of LLVM, because TIR has no atomic operations."""
 
 _THREADS = ir.GlobalVar("looplift_threads")
@@ -113,7 +120,7 @@ def _pool(target: Any) -> tvm.IRModule:
     futex = f"@looplift.futex = private constant i64 {_FUTEX[architecture(target)]}\n"
     with IRBuilder() as builder, ib.prim_func(private=True, s_tir=True):
         items = ib.arg("items", ib.int64())
-        with ib.attr(_ZERO, "pragma_import_llvm", ir.StringImm(futex + POOL)):
+        with ib.attr(_ZERO, "pragma_import_llvm", ir.StringImm(futex + TURNS + _POOL)):
             threads = tirx.call_packed("runtime.NumThreads")
             ib.add_to_parent(_failing_if(_call("use_threads", threads, items) <= 1))
     pool = {_THREADS: _finished(builder.get(), target)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import re
 import subprocess
@@ -19,11 +20,12 @@ import pytest
 import tvm
 import tvm_ffi
 from onnx import numpy_helper
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as ib
 
 import looplift
+from looplift.lowering.scheduling.codegen import thread_pool
 from looplift.lowering.scheduling.codegen.compaction import COMPACTED
 from looplift.lowering.scheduling.codegen.shared_bodies import FAIL
 
@@ -371,3 +373,102 @@ def test_a_library_for_linking_uses_the_threads_of_tvm() -> None:
     code = _source(executable, "ll")
     assert "TVMBackendParallelLaunch" in code
     assert "looplift_launch" not in code
+
+
+class Worker:
+    """A worker's schedule, told the time in nanoseconds."""
+
+    def __init__(self) -> None:
+        with IRBuilder() as builder, ib.prim_func():
+            ib.func_name("trial")
+            ib.func_attr({"global_symbol": "trial"})
+            schedule = ib.arg("schedule", ib.buffer((6,), "int64"))
+            answer = ib.arg("answer", ib.buffer((1,), "int64"))
+            action = ib.arg("action", ib.int64())
+            now, own = ib.arg("now", ib.int64()), ib.arg("own", ib.int64())
+            with ib.attr(tirx.const(0), "pragma_import_llvm", ir.StringImm(thread_pool.TURNS)):
+                for number, (name, arguments, result) in enumerate(
+                    (
+                        ("start_turn", (now, own), "void"),
+                        ("work_until", (now, own), "int64"),
+                        ("end_turn", (), "void"),
+                        ("end_sleep", (own, now), "void"),
+                    )
+                ):
+                    call = tirx.call_extern(result, f"looplift_{name}", schedule.data, *arguments)
+                    with ib.If(action == number), ib.Then():
+                        if result == "void":
+                            ib.evaluate(call)
+                        else:
+                            ib.buffer_store(answer, call, [0])
+        self._call = tvm.tirx.build(tvm.IRModule({"trial": builder.get()}), target="llvm")["trial"]
+        long_ago = -(10**9)
+        self._schedule = tvm.runtime.tensor(np.array([0, 0, long_ago, long_ago, 0, 0]))
+        self._answer = tvm.runtime.tensor(np.zeros(1, np.int64))
+
+    def _do(self, action: int, now: float, own: float = 0.0) -> int:
+        times = (round(now * 1e6), round(own * 1e6))
+        self._call(self._schedule, self._answer, action, *times)
+        return int(self._answer.numpy()[0])
+
+    def start_turn(self, now: float) -> None:
+        """At a time in milliseconds."""
+        self._do(0, now)
+
+    def work_until(self, now: float, own: float) -> float:
+        """Milliseconds; infinity for no limit."""
+        answer = self._do(1, now, own)
+        return math.inf if answer == np.iinfo(np.int64).max else answer / 1e6
+
+    def end_turn(self) -> None:
+        self._do(2, 0)
+
+    def end_sleep(self, slept: float, now: float) -> None:
+        self._do(3, now, slept)
+
+
+@pytest.fixture
+def worker() -> Worker:
+    return Worker()
+
+
+def test_a_worker_alone_works_without_end(worker: Worker) -> None:
+    worker.start_turn(0)
+    assert worker.work_until(10, 10) == math.inf
+    assert worker.work_until(20, 19.5) == math.inf  # half a millisecond is the system's
+
+
+def test_one_loss_of_the_core_changes_nothing(worker: Worker) -> None:
+    worker.start_turn(0)
+    assert worker.work_until(10, 5) == math.inf
+    assert worker.work_until(300, 10) == math.inf  # the first is too long ago
+
+
+def test_a_worker_that_loses_its_core_twice_works_in_turns(worker: Worker) -> None:
+    worker.start_turn(0)
+    worker.work_until(4, 2)
+    assert worker.work_until(8, 4) == 1.5
+    for turn in range(4):
+        worker.end_turn()
+        worker.start_turn(10 + turn)
+        limit = worker.work_until(10.5 + turn, 0.5)
+        assert limit == (11.5 + turn if turn < 3 else math.inf)
+
+
+def test_a_worker_shares_its_core_again_after_a_long_sleep(worker: Worker) -> None:
+    worker.start_turn(0)
+    worker.work_until(4, 2)
+    worker.work_until(8, 4)
+    for _ in range(4):
+        worker.end_turn()
+    worker.end_sleep(1, 20)
+    worker.start_turn(20)
+    assert worker.work_until(20.1, 0.1) == math.inf
+    worker.end_sleep(10, 40)
+    worker.start_turn(40)
+    assert worker.work_until(40.1, 0.1) == 41.5
+    for _ in range(4):
+        worker.end_turn()
+    worker.end_sleep(200, 300)  # It has been too long.
+    worker.start_turn(300)
+    assert worker.work_until(300.1, 0.1) == math.inf
