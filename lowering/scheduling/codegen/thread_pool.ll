@@ -404,7 +404,6 @@ idle:
 pause:
   call void @looplift_end_turn(ptr %schedule)
   %pause_status = call i32 @nanosleep(ptr %pause_time, ptr null)
-  store i32 0, ptr %seen, align 4 ; There may be slots in the same launch.
   br label %awake
 
 spin:
@@ -470,12 +469,12 @@ end:
   ret i32 0
 }
 
-; Ends the workers.
+; Ends the workers and keeps the pool: loops that still come, at the end of a process, run alone.
 define i32 @looplift_stop_workers() alwaysinline {
 start:
-  %started = load i32, ptr @looplift.started, align 4
-  %is_any = icmp sgt i32 %started, 0
-  br i1 %is_any, label %compare, label %end
+  %was_taken = atomicrmw xchg ptr @looplift.is_taken, i32 1 acquire, align 4
+  %is_free = icmp eq i32 %was_taken, 0
+  br i1 %is_free, label %compare, label %end
 
 compare:
   %process = load i32, ptr @looplift.process, align 4
@@ -484,25 +483,25 @@ compare:
   br i1 %is_same, label %stop, label %end
 
 stop:
+  %started = load i32, ptr @looplift.started, align 4
+  store i32 0, ptr @looplift.started, align 4
   store atomic i32 1, ptr @looplift.is_stopping release, align 4
   %launches = atomicrmw add ptr @looplift.launches, i32 1 seq_cst, align 4
   call void @looplift_wake(ptr @looplift.launches, i32 %started)
-  br label %join
+  br label %next
+
+next:
+  %index = phi i32 [ 0, %stop ], [ %next_index, %join ]
+  %is_one_left = icmp slt i32 %index, %started
+  br i1 %is_one_left, label %join, label %end
 
 join:
-  %index = phi i32 [ 0, %stop ], [ %next_index, %join ]
   %wide = sext i32 %index to i64
   %place = getelementptr [255 x i64], ptr @looplift.workers, i64 0, i64 %wide
   %worker = load i64, ptr %place, align 8
   %status = call i32 @pthread_join(i64 %worker, ptr null)
   %next_index = add i32 %index, 1
-  %is_one_left = icmp slt i32 %next_index, %started
-  br i1 %is_one_left, label %join, label %joined
-
-joined:
-  store i32 0, ptr @looplift.started, align 4
-  store atomic i32 0, ptr @looplift.is_stopping release, align 4
-  br label %end
+  br label %next
 
 end:
   ret i32 0
