@@ -13,7 +13,7 @@ import pytest
 
 # TVM binds its threads to the first cores, which the processes that run tests would share.
 os.environ.setdefault("TVM_BIND_THREADS", "0")
-# The modules of all tests would start thousands of threads.
+# TVM keeps the libraries of all tests loaded, each with its threads.
 os.environ.setdefault("TVM_NUM_THREADS", "1")
 
 # Models and modules are many objects in few cycles: most collections would find nothing.

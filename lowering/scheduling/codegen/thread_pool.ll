@@ -14,9 +14,10 @@
 @__TVMBackendParallelLaunch = external global ptr
 @__TVMFFIErrorSetRaisedFromCStr = external global ptr
 
-@looplift.is_taken = internal global i32 0 ; whether a caller has the pool
+@looplift.has_caller = internal global i32 0 ; whether one runs a loop with the pool
 @looplift.threads = internal global i32 0 ; how many threads may work, with the caller
-@looplift.next_parts = internal global i32 1 ; another loop's if two callers race: a lambda covers its loop with any positive number
+; The parts of the next launch, or of another loop if two callers race: any positive number is right.
+@looplift.next_parts = internal global i32 1
 @looplift.started = internal global i32 0 ; how many workers there are
 @looplift.workers = internal global [255 x i64] zeroinitializer ; their pthread_t
 @looplift.process = internal global i32 0 ; the process that has them: a fork of it has none
@@ -24,7 +25,7 @@
 @looplift.cpus = internal global [128 x i8] zeroinitializer, align 8 ; where they may, by bit
 
 ; Times are in nanoseconds.
-@looplift.parts_of_thread = private constant i32 8 ; a thread that is twice as slow costs a sixteenth
+@looplift.parts_of_thread = private constant i32 8 ; the last part of a loop on two threads is a sixteenth of it
 @looplift.caller_spin = private constant i64 50000 ; to sleep and to wake takes about as long
 @looplift.worker_spin = private constant i64 1000000 ; longer than most pauses between two loops
 
@@ -174,7 +175,7 @@ start:
   br i1 %are_many, label %enter, label %alone
 
 enter: ; Someone else may have the pool: another thread of the program, or a loop around this one.
-  %exchanged = cmpxchg ptr @looplift.is_taken, i32 0, i32 1 acquire monotonic, align 4
+  %exchanged = cmpxchg ptr @looplift.has_caller, i32 0, i32 1 acquire monotonic, align 4
   %is_free = extractvalue { i32, i1 } %exchanged, 1
   br i1 %is_free, label %open, label %alone
 
@@ -265,11 +266,11 @@ raise: ; It succeeded this time, but what it has done twice may not be what it d
 
 leave:
   %status = phi i32 [ 0, %end ], [ -1, %fail ], [ -1, %raise ]
-  store atomic i32 0, ptr @looplift.is_taken release, align 4
+  store atomic i32 0, ptr @looplift.has_caller release, align 4
   ret i32 %status
 }
 
-; A forked process has the words of its parent, but not its workers.
+; A forked process has the variables of its parent, but not its workers.
 define void @looplift_forget_parent() alwaysinline {
 start:
   %process = load i32, ptr @looplift.process, align 4
@@ -443,16 +444,16 @@ look_for_slot:
   br label %try
 
 try:
-  %slots = phi i32 [ %slots_first, %look_for_slot ], [ %slots_found, %take ]
+  %slots = phi i32 [ %slots_first, %look_for_slot ], [ %slots_found, %join ]
   %has_no_slot = icmp ult i32 %slots, 65536
-  br i1 %has_no_slot, label %idle, label %take
+  br i1 %has_no_slot, label %idle, label %join
 
-take: ; one slot less, one worker more
+join: ; one slot less, one worker more
   %slots_after = sub i32 %slots, 65535
   %exchanged = cmpxchg ptr @looplift.slots, i32 %slots, i32 %slots_after acq_rel acquire, align 4
   %slots_found = extractvalue { i32, i1 } %exchanged, 0
-  %is_taken = extractvalue { i32, i1 } %exchanged, 1
-  br i1 %is_taken, label %work, label %try
+  %has_joined = extractvalue { i32, i1 } %exchanged, 1
+  br i1 %has_joined, label %work, label %try
 
 work:
   call void @looplift_take_parts(i64 4294967296, i64 %work_until)
@@ -472,8 +473,8 @@ end:
 ; Ends the workers and keeps the pool: loops that still come, at the end of a process, run alone.
 define i32 @looplift_stop_workers() alwaysinline {
 start:
-  %was_taken = atomicrmw xchg ptr @looplift.is_taken, i32 1 acquire, align 4
-  %is_free = icmp eq i32 %was_taken, 0
+  %had_caller = atomicrmw xchg ptr @looplift.has_caller, i32 1 acquire, align 4
+  %is_free = icmp eq i32 %had_caller, 0
   br i1 %is_free, label %compare, label %end
 
 compare:

@@ -1,4 +1,4 @@
-"""Runs parallel loops on worker threads of the module, for none of which the caller has to wait.
+"""Runs parallel loops on worker threads of the module. The caller never waits for an idle worker.
 
 TVM gives each thread of its pool a fixed part of a parallel loop and waits for all of them. A
 thread whose core is busy, with another program or with a thread of another runtime that waits by
@@ -56,8 +56,8 @@ _ZERO = tirx.const(0, "int32")
 def use_thread_pool(module: tvm.IRModule) -> tvm.IRModule:
     """The module of kernels, ready for LLVM, whose parallel loops run on threads of its own.
 
-    Kernels for other systems than Linux stay as they are, and so do modules of other pipelines and
-    `system_lib` modules, two of which in a program would define the same symbols.
+    Kernels for other systems than Linux stay as they are, and so do modules of other pipelines.
+    `system_lib` modules do, too: two of them in a program would define the same symbols.
     """
     attributes = module.attrs or {}
     if COMPACTED not in attributes or "system_lib_prefix" in attributes:

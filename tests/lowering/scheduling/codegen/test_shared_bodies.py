@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -12,6 +13,8 @@ import tvm
 import tvm_ffi
 from onnx import numpy_helper
 from tvm import tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as ib
 
 import looplift
 from looplift.lowering.scheduling import pipeline
@@ -130,3 +133,30 @@ def test_equal_bodies_become_a_function_of_what_they_read() -> None:
     item, memory = module["fill_item_0"].params
     assert str(item.ty) == "int64"
     assert isinstance(memory.ty, tvm.ir.PointerType)
+
+
+@pytest.mark.parametrize("calls_runtime", [False, True])
+def test_bodies_that_call_packed_functions_stay(calls_runtime: bool) -> None:
+    """Their arguments lie on the stack of the kernel, which another function cannot use."""
+    with IRBuilder() as builder, ib.prim_func(s_tir=True):
+        ib.func_attr({"global_symbol": "main", "target": tvm.target.Target("llvm")})
+        memory = ib.arg("memory", ib.buffer((64,), "float32"))
+        count = ib.arg("count", ib.int32())
+
+        def body(item: Any) -> None:
+            call = (
+                tirx.call_packed if calls_runtime else functools.partial(tirx.call_extern, "int32")
+            )
+            ib.evaluate(call("note", item))
+            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
+
+        with ib.If(count > 5):
+            with ib.Then(), ib.parallel(count) as item:
+                body(item)
+            with ib.Else(), ib.parallel(count, annotations={ON_ONE_CORE: True}) as item:
+                body(item)
+    shared = share_loop_bodies(tvm.IRModule({"main": builder.get()}))
+    assert len(shared.functions) == (1 if calls_runtime else 2)
+    ((parallel, serial),) = _loops(shared)
+    assert parallel.kind == tirx.ForKind.PARALLEL
+    assert serial.kind == tirx.ForKind.SERIAL

@@ -376,7 +376,7 @@ def test_a_library_for_linking_uses_the_threads_of_tvm() -> None:
 
 
 class Worker:
-    """A worker's schedule, told the time in nanoseconds."""
+    """The schedule of a worker. All times are in milliseconds."""
 
     def __init__(self) -> None:
         with IRBuilder() as builder, ib.prim_func():
@@ -412,11 +412,10 @@ class Worker:
         return int(self._answer.numpy()[0])
 
     def start_turn(self, now: float) -> None:
-        """At a time in milliseconds."""
         self._do(0, now)
 
     def work_until(self, now: float, own: float) -> float:
-        """Milliseconds; infinity for no limit."""
+        """The end of this turn; infinity if there is none."""
         answer = self._do(1, now, own)
         return math.inf if answer == np.iinfo(np.int64).max else answer / 1e6
 
