@@ -2,7 +2,7 @@
 ;
 ; A launch has more parts than there are threads. Its caller takes parts from the front and its
 ; workers take them from the back, so that each finds in its cache what it worked on before. The
-; caller waits only for parts that have been taken.
+; caller waits only for parts that have been taken. A worker may leave a launch and join it again.
 ;
 ; TVM links this file into the module of kernels, where functions end up inlined, and drops them.
 ; Those whose addresses are needed, `looplift_launch`, `_help` and `_stop`, are therefore functions of
@@ -16,8 +16,8 @@
 
 @looplift.has_caller = internal global i32 0 ; whether one runs a loop with the pool
 @looplift.threads = internal global i32 0 ; how many threads may work, with the caller
-; The parts of the next launch, or of another loop if two callers race: any positive number is right.
-@looplift.next_parts = internal global i32 1
+; The items of the next launch, or of another loop if two callers race: any positive number is right.
+@looplift.next_items = internal global i64 1
 @looplift.started = internal global i32 0 ; how many workers there are
 @looplift.workers = internal global [255 x i64] zeroinitializer ; their pthread_t
 @looplift.process = internal global i32 0 ; the process that has them: a fork of it has none
@@ -26,6 +26,8 @@
 
 ; Times are in nanoseconds.
 @looplift.parts_of_thread = private constant i32 8 ; the last part of a loop on two threads is a sixteenth of it
+@looplift.long_part = private constant double 1.0e5 ; a loop whose parts take longer has more parts
+@looplift.item_times = internal global [1024 x double] zeroinitializer ; by loop, in its last launch
 @looplift.caller_spin = private constant i64 50000 ; to sleep and to wake takes about as long
 @looplift.worker_spin = private constant i64 1000000 ; longer than most pauses between two loops
 
@@ -34,10 +36,11 @@
 @looplift.data = internal global ptr null
 @looplift.parts = internal global i32 0
 @looplift.failed = internal global i32 0 ; a part that failed, or -1
+@looplift.wake_time = internal global i64 0 ; when it woke workers that slept
 
 ; What threads wait for or change together, each in cache lines of its own.
 @looplift.taken = internal global i64 0, align 128 ; parts: from the back << 32 | from the front
-@looplift.slots = internal global i32 0, align 128 ; workers: that may join << 16 | at work
+@looplift.slots = internal global i32 0, align 128 ; whether it is closed << 31 | workers that may join << 16 | at work
 @looplift.launches = internal global i32 0, align 128 ; how many there have been
 @looplift.sleepers = internal global i32 0, align 128 ; workers that sleep until the next launch
 @looplift.caller_sleeps = internal global i32 0, align 128 ; until no worker is at work
@@ -48,6 +51,7 @@
 
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @nanosleep(ptr, ptr)
+declare i32 @clock_getres(i32, ptr)
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_join(i64, ptr)
@@ -60,6 +64,7 @@ declare i32 @getpid()
 declare i32 @llvm.smin.i32(i32, i32)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
+declare double @llvm.minnum.f64(double, double)
 
 declare protected i32 @looplift_launch(ptr, ptr, i32)
 declare protected i32 @looplift_help(ptr)
@@ -102,21 +107,16 @@ define void @looplift_wake(ptr %word, i32 %count) alwaysinline {
 ; Lets the next parallel loop, of so many items, use so many threads. Returns how many it will use.
 define i32 @looplift_use_threads(i32 %wanted, i64 %items) alwaysinline {
   %threads = call i32 @llvm.smin.i32(i32 %wanted, i32 256)
-  %parts_of_thread = load i32, ptr @looplift.parts_of_thread, align 4
-  %most_parts = mul i32 %threads, %parts_of_thread
-  %wide_most = sext i32 %most_parts to i64
-  %few_parts = call i64 @llvm.smin.i64(i64 %items, i64 %wide_most)
-  %wide_parts = call i64 @llvm.smax.i64(i64 %few_parts, i64 1)
-  %parts = trunc i64 %wide_parts to i32
+  %some_items = call i64 @llvm.smax.i64(i64 %items, i64 1)
   store atomic i32 %threads, ptr @looplift.threads monotonic, align 4
-  store atomic i32 %parts, ptr @looplift.next_parts monotonic, align 4
+  store atomic i64 %some_items, ptr @looplift.next_items monotonic, align 8
   store atomic ptr @looplift_launch, ptr @__TVMBackendParallelLaunch monotonic, align 8
   ret i32 %threads
 }
 
-; Runs parts until there are none left, or until a time. `unit` is 1 for the caller, 1 << 32 for a
-; worker.
-define void @looplift_take_parts(i64 %unit, i64 %until) alwaysinline {
+; Runs parts until there are none left, or until the next would end after a time. `unit` is 1 for the
+; caller, 1 << 32 for a worker. Returns how many parts it has run, or -1 if it stops because of the time.
+define i64 @looplift_take_parts(i64 %unit, i64 %until) alwaysinline {
 start:
   %environment = alloca %environment, align 8
   %lambda = load ptr, ptr @looplift.lambda, align 8
@@ -128,9 +128,13 @@ start:
   %parts_place = getelementptr %environment, ptr %environment, i32 0, i32 1
   store i32 %parts, ptr %parts_place, align 8
   %is_caller = icmp eq i64 %unit, 1
+  %has_limit = icmp ne i64 %until, 9223372036854775807
+  %start_time = call i64 @looplift_now()
   br label %next
 
 next:
+  %part_start = phi i64 [ %start_time, %start ], [ %part_start, %look ], [ %now, %look_at_clock ]
+  %run_before = phi i64 [ 0, %start ], [ %run_then, %look ], [ %run_then, %look_at_clock ]
   %taken = atomicrmw add ptr @looplift.taken, i64 %unit monotonic, align 8
   %front = and i64 %taken, 4294967295
   %back = lshr i64 %taken, 32
@@ -152,13 +156,64 @@ fail:
   br label %look
 
 look:
-  %has_limit = icmp ne i64 %until, 9223372036854775807
+  %run_then = add i64 %run_before, 1
   br i1 %has_limit, label %look_at_clock, label %next
 
 look_at_clock:
   %now = call i64 @looplift_now()
-  %is_early = icmp slt i64 %now, %until
+  %took = sub i64 %now, %part_start
+  %next_end = add i64 %now, %took
+  %is_early = icmp slt i64 %next_end, %until
   br i1 %is_early, label %next, label %end
+
+end:
+  %run_in_all = phi i64 [ %run_before, %next ], [ -1, %look_at_clock ]
+  ret i64 %run_in_all
+}
+
+; Where the time of an item of a loop is. Loops that share a place are divided less well.
+define ptr @looplift_item_time(ptr %lambda) alwaysinline {
+  %address = ptrtoint ptr %lambda to i64
+  %of_sixteen = lshr i64 %address, 4
+  %place = and i64 %of_sixteen, 1023
+  %time_place = getelementptr [1024 x double], ptr @looplift.item_times, i64 0, i64 %place
+  ret ptr %time_place
+}
+
+; The number of parts of a loop.
+define i32 @looplift_parts(i64 %items, i32 %threads, ptr %time_place) alwaysinline {
+  %parts_of_thread = load i32, ptr @looplift.parts_of_thread, align 4
+  %few_parts = mul i32 %threads, %parts_of_thread
+  %few = sext i32 %few_parts to i64
+  %item_time = load double, ptr %time_place, align 8
+  %float_items = sitofp i64 %items to double
+  %time = fmul double %item_time, %float_items
+  %long_part = load double, ptr @looplift.long_part, align 8
+  %float_parts = fdiv double %time, %long_part
+  %bounded_parts = call double @llvm.minnum.f64(double %float_parts, double 1.0e6)
+  %many = fptosi double %bounded_parts to i64
+  %most = call i64 @llvm.smax.i64(i64 %few, i64 %many)
+  %wide_parts = call i64 @llvm.smin.i64(i64 %items, i64 %most)
+  %parts = trunc i64 %wide_parts to i32
+  ret i32 %parts
+}
+
+define void @looplift_note_time(ptr %time_place, i64 %start_time, i64 %end_time, i64 %own_parts, i32 %parts, i64 %items) alwaysinline {
+start:
+  %has_run = icmp ne i64 %own_parts, 0
+  br i1 %has_run, label %note, label %end
+
+note:
+  %passed = sub i64 %end_time, %start_time
+  %float_passed = sitofp i64 %passed to double
+  %float_own_parts = sitofp i64 %own_parts to double
+  %float_parts = sitofp i32 %parts to double
+  %float_items = sitofp i64 %items to double
+  %part_time = fdiv double %float_passed, %float_own_parts
+  %time = fmul double %part_time, %float_parts
+  %item_time = fdiv double %time, %float_items
+  store double %item_time, ptr %time_place, align 8
+  br label %end
 
 end:
   ret void
@@ -185,7 +240,9 @@ alone:
   ret i32 %status_alone
 
 open:
-  %parts = load atomic i32, ptr @looplift.next_parts monotonic, align 4
+  %items = load atomic i64, ptr @looplift.next_items monotonic, align 8
+  %time_place = call ptr @looplift_item_time(ptr %lambda)
+  %parts = call i32 @looplift_parts(i64 %items, i32 %threads, ptr %time_place)
   %busy_threads = call i32 @llvm.smin.i32(i32 %threads, i32 %parts)
   %workers = sub i32 %busy_threads, 1
   call void @looplift_forget_parent()
@@ -205,12 +262,17 @@ open:
   br i1 %is_any_asleep, label %wake, label %work
 
 wake:
+  %wake_time = call i64 @looplift_now()
+  store atomic i64 %wake_time, ptr @looplift.wake_time monotonic, align 8
   call void @looplift_wake(ptr @looplift.launches, i32 %workers)
   br label %work
 
 work:
-  call void @looplift_take_parts(i64 1, i64 9223372036854775807)
-  %slots = atomicrmw and ptr @looplift.slots, i32 65535 seq_cst, align 4
+  %start_time = call i64 @looplift_now()
+  %own_parts = call i64 @looplift_take_parts(i64 1, i64 9223372036854775807)
+  %end_time = call i64 @looplift_now()
+  call void @looplift_note_time(ptr %time_place, i64 %start_time, i64 %end_time, i64 %own_parts, i32 %parts, i64 %items)
+  %slots = atomicrmw or ptr @looplift.slots, i32 -2147483648 seq_cst, align 4
   %at_work = and i32 %slots, 65535
   %is_done = icmp eq i32 %at_work, 0
   br i1 %is_done, label %end, label %wait
@@ -220,7 +282,8 @@ wait:
   br label %spin
 
 spin:
-  %still_at_work = load atomic i32, ptr @looplift.slots acquire, align 4
+  %slots_then = load atomic i32, ptr @looplift.slots acquire, align 4
+  %still_at_work = and i32 %slots_then, 65535
   %is_over = icmp eq i32 %still_at_work, 0
   br i1 %is_over, label %end, label %spin_on
 
@@ -236,12 +299,13 @@ fall_asleep:
   br label %check
 
 check:
-  %left_at_work = load atomic i32, ptr @looplift.slots seq_cst, align 4
+  %slots_now = load atomic i32, ptr @looplift.slots seq_cst, align 4
+  %left_at_work = and i32 %slots_now, 65535
   %is_none_left = icmp eq i32 %left_at_work, 0
   br i1 %is_none_left, label %wake_up, label %sleep
 
 sleep:
-  call void @looplift_sleep(ptr @looplift.slots, i32 %left_at_work)
+  call void @looplift_sleep(ptr @looplift.slots, i32 %slots_now)
   br label %check
 
 wake_up:
@@ -370,29 +434,75 @@ end:
   ret void
 }
 
+; Finds the time of a tick and the time between two: CLOCK_MONOTONIC_COARSE moves when the clock ticks.
+define void @looplift_find_tick(ptr %tick, ptr %tick_length) alwaysinline {
+start:
+  %resolution = alloca %timespec, align 8
+  %pause_time = alloca %timespec, align 8
+  %pause_nanoseconds = getelementptr %timespec, ptr %pause_time, i32 0, i32 1
+  store i64 0, ptr %pause_time, align 8
+  store i64 1500000, ptr %pause_nanoseconds, align 8
+  %status = call i32 @clock_getres(i32 6, ptr %resolution)
+  %length_place = getelementptr %timespec, ptr %resolution, i32 0, i32 1
+  %resolution_length = load i64, ptr %length_place, align 8
+  %beyond_most = icmp ugt i64 %resolution_length, 20000000
+  %below_least = icmp ult i64 %resolution_length, 500000
+  %is_strange = or i1 %beyond_most, %below_least ; not of Linux itself
+  %length = select i1 %is_strange, i64 4000000, i64 %resolution_length
+  store i64 %length, ptr %tick_length, align 8
+  br label %try
+
+try:
+  %tries = phi i32 [ 0, %start ], [ %next_tries, %again ]
+  %coarse_start = call i64 @looplift_clock(i32 6)
+  %look_start = call i64 @looplift_now()
+  br label %spin
+
+spin:
+  %last_look = phi i64 [ %look_start, %try ], [ %look, %spin ]
+  %coarse = call i64 @looplift_clock(i32 6)
+  %look = call i64 @looplift_now()
+  %is_same = icmp eq i64 %coarse, %coarse_start
+  %looked = sub i64 %look, %look_start
+  %is_soon = icmp slt i64 %looked, 100000000
+  %spins_on = and i1 %is_same, %is_soon
+  br i1 %spins_on, label %spin, label %found
+
+found:
+  store i64 %last_look, ptr %tick, align 8
+  %gap = sub i64 %look, %last_look
+  %is_close = icmp slt i64 %gap, 200000
+  %next_tries = add i32 %tries, 1
+  %is_last = icmp sge i32 %next_tries, 4
+  %is_done = or i1 %is_close, %is_last
+  br i1 %is_done, label %end, label %again
+
+again: ; The worker was stopped. Linux will not stop it at the next tick if it has just slept.
+  %pause_status = call i32 @nanosleep(ptr %pause_time, ptr null)
+  br label %try
+
+end:
+  ret void
+}
+
 ; What a worker does, when `worker_turns.ll` lets it.
 define i32 @looplift_help_launches() alwaysinline {
 start:
   %schedule = alloca %schedule, align 8
-  %pause_time = alloca %timespec, align 8
+  %tick = alloca i64, align 8
+  %tick_length = alloca i64, align 8
   %seen = alloca i32, align 4 ; launches
-  %last_loss = getelementptr %schedule, ptr %schedule, i32 0, i32 2
-  %shared_at = getelementptr %schedule, ptr %schedule, i32 0, i32 3
-  %turns_left = getelementptr %schedule, ptr %schedule, i32 0, i32 5
-  %pause_nanoseconds = getelementptr %timespec, ptr %pause_time, i32 0, i32 1
-  %turn = load i64, ptr @looplift.turn, align 8
-  store i64 0, ptr %pause_time, align 8
-  store i64 %turn, ptr %pause_nanoseconds, align 8
-  store i64 -1000000000, ptr %last_loss, align 8 ; long ago
-  store i64 -1000000000, ptr %shared_at, align 8
-  store i64 0, ptr %turns_left, align 8
+  call void @looplift_find_tick(ptr %tick, ptr %tick_length)
+  %some_tick = load i64, ptr %tick, align 8
+  %length = load i64, ptr %tick_length, align 8
+  call void @looplift_start_schedule(ptr %schedule, i64 %some_tick, i64 %length)
   store i32 0, ptr %seen, align 4
   br label %awake
 
 awake:
-  %wake_time = call i64 @looplift_now()
-  %wake_own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
-  call void @looplift_start_turn(ptr %schedule, i64 %wake_time, i64 %wake_own_time)
+  %awake_time = call i64 @looplift_now()
+  %awake_own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
+  call void @looplift_start_turn(ptr %schedule, i64 %awake_time, i64 %awake_own_time)
   br label %idle
 
 idle:
@@ -400,12 +510,21 @@ idle:
   %own_time = call i64 @looplift_clock(i32 3)
   %work_until = call i64 @looplift_work_until(ptr %schedule, i64 %idle_start, i64 %own_time)
   %is_turn_over = icmp sge i64 %idle_start, %work_until
-  br i1 %is_turn_over, label %pause, label %spin
+  br i1 %is_turn_over, label %wait_for_tick, label %spin
 
-pause:
-  call void @looplift_end_turn(ptr %schedule)
-  %pause_status = call i32 @nanosleep(ptr %pause_time, ptr null)
-  br label %awake
+wait_for_tick:
+  %wait_end = call i64 @looplift_wait_until(ptr %schedule)
+  br label %wait
+
+wait:
+  %waiting_time = call i64 @looplift_now()
+  %is_before = icmp slt i64 %waiting_time, %wait_end
+  br i1 %is_before, label %wait, label %end_turn
+
+end_turn:
+  %waiting_own_time = call i64 @looplift_clock(i32 3)
+  call void @looplift_end_turn(ptr %schedule, i64 %waiting_time, i64 %waiting_own_time)
+  br label %idle
 
 spin:
   %launches = load atomic i32, ptr @looplift.launches acquire, align 4
@@ -422,15 +541,15 @@ spin_on:
 
 look_at_turn:
   %is_in_turn = icmp slt i64 %now, %work_until
-  br i1 %is_in_turn, label %spin, label %pause
+  br i1 %is_in_turn, label %spin, label %wait_for_tick
 
 sleep:
   %sleepers = atomicrmw add ptr @looplift.sleepers, i32 1 seq_cst, align 4
   call void @looplift_sleep(ptr @looplift.launches, i32 %seen_before)
   %sleepers_then = atomicrmw sub ptr @looplift.sleepers, i32 1 seq_cst, align 4
   %woken = call i64 @looplift_now()
-  %slept = sub i64 %woken, %idle_start
-  call void @looplift_end_sleep(ptr %schedule, i64 %slept, i64 %woken)
+  %due = load atomic i64, ptr @looplift.wake_time monotonic, align 8
+  call void @looplift_end_sleep(ptr %schedule, i64 %due, i64 %woken)
   br label %awake
 
 go:
@@ -445,7 +564,7 @@ look_for_slot:
 
 try:
   %slots = phi i32 [ %slots_first, %look_for_slot ], [ %slots_found, %join ]
-  %has_no_slot = icmp ult i32 %slots, 65536
+  %has_no_slot = icmp slt i32 %slots, 65536 ; negative if it is closed
   br i1 %has_no_slot, label %idle, label %join
 
 join: ; one slot less, one worker more
@@ -456,8 +575,13 @@ join: ; one slot less, one worker more
   br i1 %has_joined, label %work, label %try
 
 work:
-  call void @looplift_take_parts(i64 4294967296, i64 %work_until)
-  %slots_left = atomicrmw sub ptr @looplift.slots, i32 1 seq_cst, align 4
+  %worker_parts = call i64 @looplift_take_parts(i64 4294967296, i64 %work_until)
+  %stops_early = icmp slt i64 %worker_parts, 0
+  %change = select i1 %stops_early, i32 65535, i32 -1 ; one worker less, and its slot back
+  %seen_launch = sub i32 %launches, 1
+  %seen_after = select i1 %stops_early, i32 %seen_launch, i32 %launches ; it may join again
+  store i32 %seen_after, ptr %seen, align 4
+  %slots_before = atomicrmw add ptr @looplift.slots, i32 %change seq_cst, align 4
   %caller_sleeps = load atomic i32, ptr @looplift.caller_sleeps seq_cst, align 4
   %wakes = icmp ne i32 %caller_sleeps, 0
   br i1 %wakes, label %wake_caller, label %idle

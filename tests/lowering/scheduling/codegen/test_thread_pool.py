@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,37 @@ def test_loops_that_call_packed_functions(number: int, set_threads: Callable[[in
     np.testing.assert_array_equal(memory.numpy(), 5.0 + (np.arange(64) < number))
 
 
+@needs_linux
+@pytest.mark.skipif(os.cpu_count() == 1, reason="a machine with one processor")
+def test_a_loop_that_took_long_has_more_parts(set_threads: Callable[[int], None]) -> None:
+    """A worker takes parts from the back, but runs the items of a part from the front."""
+    set_threads(2)
+    seen: list[tuple[int, int]] = []
+
+    def note(item: int) -> None:
+        seen.append((threading.get_ident(), int(item)))
+        time.sleep(0.002)
+
+    def loop(memory: Any, number: Any) -> None:
+        with ib.parallel(number) as item, ib.sblock("part"):
+            ib.evaluate(tirx.call_packed("looplift.test.note", item))
+            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
+
+    def last_items() -> list[int]:
+        """The items that the worker ran, the last ones first."""
+        seen.clear()
+        kernel(_zeros(), 64)
+        return [item for thread, item in seen if thread != threading.get_ident()]
+
+    tvm.register_global_func("looplift.test.note", note)
+    try:
+        kernel = _kernel(loop)
+        assert last_items()[:6] == [60, 61, 62, 63, 56, 57]
+        assert last_items()[:6] == [63, 62, 61, 60, 59, 58]
+    finally:
+        tvm_ffi.registry.remove_global_func("looplift.test.note")
+
+
 @pytest.mark.parametrize(
     ("triple", "system_call"),
     one_of(
@@ -376,23 +408,25 @@ def test_a_library_for_linking_uses_the_threads_of_tvm() -> None:
 
 
 class Worker:
-    """The schedule of a worker. All times are in milliseconds."""
+    """The schedule of a worker. Ticks are at 1, 5, 9 and so on. All times are in milliseconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, tick_length: float = 4.0) -> None:
         with IRBuilder() as builder, ib.prim_func():
             ib.func_name("trial")
             ib.func_attr({"global_symbol": "trial"})
-            schedule = ib.arg("schedule", ib.buffer((6,), "int64"))
+            schedule = ib.arg("schedule", ib.buffer((7,), "int64"))
             answer = ib.arg("answer", ib.buffer((1,), "int64"))
             action = ib.arg("action", ib.int64())
-            now, own = ib.arg("now", ib.int64()), ib.arg("own", ib.int64())
+            first, second = ib.arg("first", ib.int64()), ib.arg("second", ib.int64())
             with ib.attr(tirx.const(0), "pragma_import_llvm", ir.StringImm(thread_pool.TURNS)):
                 for number, (name, arguments, result) in enumerate(
                     (
-                        ("start_turn", (now, own), "void"),
-                        ("work_until", (now, own), "int64"),
-                        ("end_turn", (), "void"),
-                        ("end_sleep", (own, now), "void"),
+                        ("start_schedule", (first, second), "void"),
+                        ("start_turn", (first, second), "void"),
+                        ("work_until", (first, second), "int64"),
+                        ("wait_until", (), "int64"),
+                        ("end_turn", (first, second), "void"),
+                        ("end_sleep", (first, second), "void"),
                     )
                 ):
                     call = tirx.call_extern(result, f"looplift_{name}", schedule.data, *arguments)
@@ -402,28 +436,30 @@ class Worker:
                         else:
                             ib.buffer_store(answer, call, [0])
         self._call = tvm.tirx.build(tvm.IRModule({"trial": builder.get()}), target="llvm")["trial"]
-        long_ago = -(10**9)
-        self._schedule = tvm.runtime.tensor(np.array([0, 0, long_ago, long_ago, 0, 0]))
+        self._schedule = tvm.runtime.tensor(np.zeros(7, np.int64))
         self._answer = tvm.runtime.tensor(np.zeros(1, np.int64))
+        self._do(0, 1, tick_length)
 
-    def _do(self, action: int, now: float, own: float = 0.0) -> int:
-        times = (round(now * 1e6), round(own * 1e6))
-        self._call(self._schedule, self._answer, action, *times)
-        return int(self._answer.numpy()[0])
-
-    def start_turn(self, now: float) -> None:
-        self._do(0, now)
-
-    def work_until(self, now: float, own: float) -> float:
-        """The end of this turn; infinity if there is none."""
-        answer = self._do(1, now, own)
+    def _do(self, action: int, first: float = 0.0, second: float = 0.0) -> float:
+        """The answer, if the action has one; infinity for the largest number."""
+        self._call(self._schedule, self._answer, action, round(first * 1e6), round(second * 1e6))
+        answer = int(self._answer.numpy()[0])
         return math.inf if answer == np.iinfo(np.int64).max else answer / 1e6
 
-    def end_turn(self) -> None:
-        self._do(2, 0)
+    def start_turn(self, now: float, own: float) -> None:
+        self._do(1, now, own)
 
-    def end_sleep(self, slept: float, now: float) -> None:
-        self._do(3, now, slept)
+    def work_until(self, now: float, own: float) -> float:
+        return self._do(2, now, own)
+
+    def wait_until(self) -> float:
+        return self._do(3)
+
+    def end_turn(self, now: float, own: float) -> None:
+        self._do(4, now, own)
+
+    def end_sleep(self, due: float, now: float) -> None:
+        self._do(5, due, now)
 
 
 @pytest.fixture
@@ -432,42 +468,60 @@ def worker() -> Worker:
 
 
 def test_a_worker_alone_works_without_end(worker: Worker) -> None:
-    worker.start_turn(0)
+    worker.start_turn(0, 0)
     assert worker.work_until(10, 10) == math.inf
     assert worker.work_until(20, 19.5) == math.inf  # half a millisecond is the system's
 
 
-def test_one_loss_of_the_core_changes_nothing(worker: Worker) -> None:
-    worker.start_turn(0)
-    assert worker.work_until(10, 5) == math.inf
-    assert worker.work_until(300, 10) == math.inf  # the first is too long ago
+def test_a_worker_that_loses_its_core_works_between_ticks(worker: Worker) -> None:
+    worker.start_turn(0, 0)
+    assert worker.work_until(9.1, 4) == 12.9
+    assert worker.wait_until() == 13.1
+    worker.end_turn(13.1, 8)
+    assert worker.work_until(14, 8.9) == 16.9
+    worker.end_turn(17.1, 12)  # The second wait, too, ended without a loss.
+    assert worker.work_until(18, 12.9) == math.inf
 
 
-def test_a_worker_that_loses_its_core_twice_works_in_turns(worker: Worker) -> None:
-    worker.start_turn(0)
-    worker.work_until(4, 2)
-    assert worker.work_until(8, 4) == 1.5
-    for turn in range(4):
-        worker.end_turn()
-        worker.start_turn(10 + turn)
-        limit = worker.work_until(10.5 + turn, 0.5)
-        assert limit == (11.5 + turn if turn < 3 else math.inf)
+def test_a_worker_that_loses_its_core_while_it_waits_works_in_turns(worker: Worker) -> None:
+    worker.start_turn(0, 0)
+    worker.work_until(9.1, 4)
+    for turn in range(5):
+        start = 17.1 + 8 * turn
+        worker.end_turn(start, 8 + 4 * turn)
+        assert worker.work_until(start, 8 + 4 * turn) == pytest.approx(start + 3.8)
 
 
-def test_a_worker_shares_its_core_again_after_a_long_sleep(worker: Worker) -> None:
-    worker.start_turn(0)
-    worker.work_until(4, 2)
-    worker.work_until(8, 4)
-    for _ in range(4):
-        worker.end_turn()
-    worker.end_sleep(1, 20)
-    worker.start_turn(20)
-    assert worker.work_until(20.1, 0.1) == math.inf
-    worker.end_sleep(10, 40)
-    worker.start_turn(40)
-    assert worker.work_until(40.1, 0.1) == 41.5
-    for _ in range(4):
-        worker.end_turn()
-    worker.end_sleep(200, 300)  # It has been too long.
-    worker.start_turn(300)
-    assert worker.work_until(300.1, 0.1) == math.inf
+@pytest.mark.parametrize(("length", "end"), [(1, 3.9), (10, 10.9), (10 / 3, 1 + 10 / 3 - 0.1)])
+def test_a_turn_ends_before_a_tick_that_stops_the_worker(length: float, end: float) -> None:
+    """Linux does not stop a thread in its first 2.8 milliseconds."""
+    worker = Worker(length)
+    worker.start_turn(1.1, 0)
+    assert worker.work_until(3.5, 0.1) != math.inf
+    worker.end_turn(1.1, 0)
+    assert worker.work_until(1.2, 0.1) == pytest.approx(end)
+
+
+def test_a_worker_that_wakes_late_shares_its_core(worker: Worker) -> None:
+    worker.end_sleep(20, 20.2)
+    worker.start_turn(20.2, 0)
+    assert worker.work_until(20.3, 0.1) == math.inf
+    worker.end_sleep(40, 41)
+    worker.start_turn(41, 1)
+    assert worker.work_until(41.1, 1.1) == 44.9
+
+
+def test_a_worker_shares_its_core_again_if_it_did_recently(worker: Worker) -> None:
+    worker.start_turn(0, 0)
+    worker.work_until(9.1, 4)
+    for turn in range(2):
+        worker.end_turn(13.1 + 4 * turn, 8 + 4 * turn)
+    assert worker.work_until(18, 12.9) == math.inf
+    worker.end_sleep(60, 60.1)
+    worker.start_turn(60.1, 13)
+    assert worker.work_until(60.2, 13.1) == 60.9
+    for turn in range(2):
+        worker.end_turn(61.1 + 4 * turn, 14 + 4 * turn)
+    worker.end_sleep(300, 300.1)  # It has been too long.
+    worker.start_turn(300.1, 20)
+    assert worker.work_until(300.2, 20.1) == math.inf
