@@ -28,13 +28,14 @@
 @looplift.parts_of_thread = private constant i32 8 ; the last part of a loop on two threads is a sixteenth of it
 @looplift.long_part = private constant double 1.0e5 ; a loop whose parts take longer has more parts
 @looplift.item_times = internal global [1024 x double] zeroinitializer ; by loop, in its last launch
-@looplift.caller_spin = private constant i64 50000 ; to sleep and to wake takes about as long
+@looplift.caller_spin = private constant i64 1000000 ; Linux moves others to the core of a thread that sleeps
 @looplift.worker_spin = private constant i64 1000000 ; longer than most pauses between two loops
 
 ; A launch: read by workers that have a slot.
 @looplift.lambda = internal global ptr null
 @looplift.data = internal global ptr null
 @looplift.parts = internal global i32 0
+@looplift.part_time = internal global i64 0 ; how long a part took in the last launch of the loop
 @looplift.failed = internal global i32 0 ; a part that failed, or -1
 @looplift.wake_time = internal global i64 0 ; when it woke workers that slept
 
@@ -198,6 +199,16 @@ define i32 @looplift_parts(i64 %items, i32 %threads, ptr %time_place) alwaysinli
   ret i32 %parts
 }
 
+define i64 @looplift_part_time(i64 %items, i32 %parts, ptr %time_place) alwaysinline {
+  %item_time = load double, ptr %time_place, align 8
+  %float_items = sitofp i64 %items to double
+  %float_parts = sitofp i32 %parts to double
+  %time = fmul double %item_time, %float_items
+  %float_part_time = fdiv double %time, %float_parts
+  %part_time = fptosi double %float_part_time to i64
+  ret i64 %part_time
+}
+
 define void @looplift_note_time(ptr %time_place, i64 %start_time, i64 %end_time, i64 %own_parts, i32 %parts, i64 %items) alwaysinline {
 start:
   %has_run = icmp ne i64 %own_parts, 0
@@ -251,6 +262,8 @@ open:
   store ptr %lambda, ptr @looplift.lambda, align 8
   store ptr %data, ptr @looplift.data, align 8
   store i32 %parts, ptr @looplift.parts, align 4
+  %part_time = call i64 @looplift_part_time(i64 %items, i32 %parts, ptr %time_place)
+  store atomic i64 %part_time, ptr @looplift.part_time monotonic, align 8
   store atomic i32 -1, ptr @looplift.failed monotonic, align 4
   store atomic i64 0, ptr @looplift.taken monotonic, align 8
   %free_slots = shl i32 %workers, 16
@@ -559,11 +572,28 @@ go:
   br i1 %must_stop, label %end, label %look_for_slot
 
 look_for_slot:
+  %has_limit = icmp ne i64 %work_until, 9223372036854775807
+  br i1 %has_limit, label %look_at_part, label %look_at_slots
+
+look_at_part:
+  %join_time = call i64 @looplift_now()
+  %part_time = load atomic i64, ptr @looplift.part_time monotonic, align 8
+  %part_end = add i64 %join_time, %part_time
+  %fits = icmp sle i64 %part_end, %work_until
+  %is_long = icmp sgt i64 %part_time, 2000000
+  %may_join = or i1 %fits, %is_long
+  br i1 %may_join, label %look_at_slots, label %leave_launch
+
+leave_launch: ; until the next turn
+  store i32 %seen_before, ptr %seen, align 4
+  br label %wait_for_tick
+
+look_at_slots:
   %slots_first = load atomic i32, ptr @looplift.slots acquire, align 4
   br label %try
 
 try:
-  %slots = phi i32 [ %slots_first, %look_for_slot ], [ %slots_found, %join ]
+  %slots = phi i32 [ %slots_first, %look_at_slots ], [ %slots_found, %join ]
   %has_no_slot = icmp slt i32 %slots, 65536 ; negative if it is closed
   br i1 %has_no_slot, label %idle, label %join
 
