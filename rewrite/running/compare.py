@@ -36,9 +36,8 @@ TOLERANCES: Mapping[str, Tolerance] = {
 
 PRECISIONS = tuple(TOLERANCES)
 
-SMALLEST_SCALE = 0.1
-"""Differences below `absolute` times this count as rounding, however small the numbers are: terms
-that cancel leave an error as large as that of the terms."""
+SMALLEST_SCALE = 1e-30
+"""Differences below `absolute` times this count as rounding: denormal numbers may become 0."""
 
 _ELEMENT_PRECISION = {
     onnx.TensorProto.DOUBLE: "float64",

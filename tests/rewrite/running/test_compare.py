@@ -56,6 +56,17 @@ class TestTolerances:
         masked = np.array([1, 2, 3, -1e9], np.float32)
         assert compare(["y"], [masked], [masked + np.array([0.1, 0, 0, 0], np.float32)])
 
+    @pytest.mark.parametrize("size", [1e-3, 5e-10, 1e-20])
+    def test_small_numbers_are_compared(self, size: float) -> None:
+        small = np.linspace(size, 2 * size, 50, dtype=np.float32)
+        assert not compare(["y"], [small], [small * np.float32(1 + 1e-6)])
+        for factor in (0.0, 1.01, 500.0):
+            assert compare(["y"], [small], [small * np.float32(factor)])
+
+    def test_denormal_numbers_may_become_zero(self) -> None:
+        denormal = np.full(3, 1e-40, np.float32)
+        assert not compare(["y"], [denormal], [np.zeros(3, np.float32)])
+
     def test_nan_and_infinity_excuse_nothing(self) -> None:
         special = np.array([np.nan, np.inf, -np.inf, 1], np.float32)
         assert not compare(["y"], [special], [special.copy()])

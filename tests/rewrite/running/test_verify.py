@@ -61,6 +61,16 @@ class TestEqual:
         wrong[0] = 1.01
         assert not verify(before, model(text.replace("OP", "MatMul(x, w)"), w=wrong)).verified
 
+    def test_terms_that_cancel_leave_rounding_errors(self) -> None:
+        text = "g (float[T, 300] x) => (float[T, 1] y) { s = ReduceSum(x, a) r = OP y = Sub(s, r) }"
+        ones, other = np.ones((300, 1), np.float32), np.ones((300, 1), np.float32)
+        before = model(text.replace("OP", "MatMul(x, w)"), a=np.array([1]), w=ones)
+        after = text.replace("OP", "MatMul(z, w)").replace("{", "{ z = Mul(x, half) ")
+        half = np.array(0.5, np.float32)
+        assert verify(before, model(after, a=np.array([1]), w=2 * ones, half=half)).verified
+        other[0] = 1.01
+        assert not verify(before, model(after, a=np.array([1]), w=2 * other, half=half)).verified
+
     def test_inputs_of_every_kind(self) -> None:
         text = """g (float16[N] h, double[N] d, int8[N] i, uint64[N] u, bool[N] b, string[N] s,
             seq(float[N]) many, optional(float[N]) maybe, int64 n)
@@ -121,6 +131,14 @@ class TestDifferent:
         assert first.max_absolute == pytest.approx(abs(first.expected - first.actual))  # type: ignore[operator]
         assert "elements differ" in str(first)
         assert "T=" in str(first)
+
+    @pytest.mark.parametrize("factor", [1e-3, 5e-10])
+    def test_small_values(self, factor: float) -> None:
+        text = "g (float[T] x) => (float[T] y) { r = Relu(x) y = Mul(r, c) }"
+        wrong = text.replace("Relu", "Abs")
+        c = np.array(factor, np.float32)
+        assert verify(model(text, c=c), model(text, c=c)).verified
+        assert not verify(model(text, c=c), model(wrong, c=c)).verified
 
     def test_one_branch_only(self) -> None:
         """Generated inputs reach both branches, whatever the condition depends on."""
