@@ -375,7 +375,6 @@ def import_request(
         if needs_rewrite or request.assertions or isinstance(error, MalformedNodeError):
             raise
         failure = error
-        _log.warning("The model is imported as it is, because it cannot be rewritten: %s", error)
     else:
         try:
             return emit_graph(
@@ -397,7 +396,7 @@ def import_request(
                 error.what, where=error.where, remedy=f"{own}. {error.remedy}"
             ) from None
     try:
-        return emit_graph(read_model(proto, request.base_dir), options, original, weights=weights)
+        module = emit_graph(read_model(proto, request.base_dir), options, original, weights=weights)
     except (LookupError, AttributeError, AssertionError):
         # A model that is not valid ends here, too; the rewrite says better what is wrong.
         raise failure from None
@@ -405,6 +404,8 @@ def import_request(
         if isinstance(failure, ModelError):
             raise failure from None
         raise
+    _log.warning("The model is imported as it is, because it cannot be rewritten: %s", failure)
+    return module
 
 
 @collector_paused()

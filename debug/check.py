@@ -319,7 +319,7 @@ def _cell(runs: Sequence[RunComparison], column: Column) -> Text:
     worst = next((each for each in _WORST_FIRST if each in verdicts), None)
     if worst == EQUAL:
         distance = max(run.distances[column.name] for run in runs)
-        text.append("  equal" if not distance else f"  ±{distance:.0e}", "green")
+        text.append("  equal" if not distance else f"  equal within {distance:.0e}", "green")
     elif worst is not None:
         text.append(f"  {worst}", "red" if worst == DIFFERENT else "yellow")
     return text
