@@ -5,43 +5,54 @@
 ; caller waits only for parts that have been taken. A worker may leave a launch and join it again.
 ;
 ; TVM links this file into the module of kernels, where functions end up inlined, and drops them.
-; Those whose addresses are needed, `looplift_launch`, `_help` and `_stop`, are therefore functions of
-; the module of kernels, which call the ones here.
+; Those whose addresses are needed, `looplift_launch`, `_help` and `_stop`, are therefore functions
+; of the module of kernels, which call the ones here.
 
 %timespec = type { i64, i64 } ; seconds, nanoseconds
 %environment = type { ptr, i32 } ; TVMParallelGroupEnv: nothing for us, and the number of parts
+%item_time = type { ptr, i64 } ; the function of the loop
 
 @__TVMBackendParallelLaunch = external global ptr
 @__TVMFFIErrorSetRaisedFromCStr = external global ptr
 
 @looplift.has_caller = internal global i32 0 ; whether one runs a loop with the pool
 @looplift.threads = internal global i32 0 ; how many threads may work, with the caller
-; The items of the next launch, or of another loop if two callers race: any positive number is right.
+; The number of items of the next launch, or of another loop if two callers race: any positive
+; number is right.
 @looplift.next_items = internal global i64 1
+; By the address of a loop: which loop was launched last of those with the place, and how long an item
+; of it took.
+@looplift.item_times = internal global [512 x %item_time] zeroinitializer
 @looplift.started = internal global i32 0 ; how many workers there are
+@looplift.most_workers = internal global i32 255 ; fewer if the system has refused one
 @looplift.workers = internal global [255 x i64] zeroinitializer ; their pthread_t
 @looplift.process = internal global i32 0 ; the process that has them: a fork of it has none
 @looplift.caller_cpu = internal global i32 -1 ; where no worker may run
-@looplift.cpus = internal global [128 x i8] zeroinitializer, align 8 ; where they may, by bit
+@looplift.cpus = internal global [16 x i64] zeroinitializer, align 8 ; where they may, by bit
+@looplift.is_on_one_cpu = internal global i32 0 ; whether the process may use only the caller's
 
 ; Times are in nanoseconds.
-@looplift.parts_of_thread = private constant i32 8 ; the last part of a loop on two threads is a sixteenth of it
-@looplift.long_part = private constant double 1.0e5 ; a loop whose parts take longer has more parts
-@looplift.item_times = internal global [1024 x double] zeroinitializer ; by loop, in its last launch
-@looplift.caller_spin = private constant i64 1000000 ; Linux moves others to the core of a thread that sleeps
+@looplift.parts_of_thread = private constant i32 8 ; on two threads, the last part is a sixteenth
+@looplift.most_parts_of_thread = private constant i32 256
+@looplift.longest_part = private constant i64 100000 ; where items are shorter
+@looplift.longest_waiting_part = private constant i64 2000000 ; a longer one may fit into no turn
+; When a thread sleeps, Linux moves others to its core.
+@looplift.caller_spin = private constant i64 1000000
 @looplift.worker_spin = private constant i64 1000000 ; longer than most pauses between two loops
 
 ; A launch: read by workers that have a slot.
 @looplift.lambda = internal global ptr null
 @looplift.data = internal global ptr null
 @looplift.parts = internal global i32 0
-@looplift.part_time = internal global i64 0 ; how long a part took in the last launch of the loop
 @looplift.failed = internal global i32 0 ; a part that failed, or -1
-@looplift.wake_time = internal global i64 0 ; when it woke workers that slept
+
+; Hints for workers without a slot, which may be of another launch.
+@looplift.part_time = internal global i64 0 ; how long a part will take, judging by the last launch
+@looplift.wake_time = internal global i64 0 ; when sleeping workers were woken; 0 if they were not
 
 ; What threads wait for or change together, each in cache lines of its own.
 @looplift.taken = internal global i64 0, align 128 ; parts: from the back << 32 | from the front
-@looplift.slots = internal global i32 0, align 128 ; whether it is closed << 31 | workers that may join << 16 | at work
+@looplift.slots = internal global i32 0, align 128 ; free ones << 16 | workers at work; negative when closed
 @looplift.launches = internal global i32 0, align 128 ; how many there have been
 @looplift.sleepers = internal global i32 0, align 128 ; workers that sleep until the next launch
 @looplift.caller_sleeps = internal global i32 0, align 128 ; until no worker is at work
@@ -51,7 +62,6 @@
 @looplift.error = private constant [39 x i8] c"A thread failed in a part of the loop.\00"
 
 declare i32 @clock_gettime(i32, ptr)
-declare i32 @nanosleep(ptr, ptr)
 declare i32 @clock_getres(i32, ptr)
 declare i64 @syscall(i64, ...)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
@@ -65,7 +75,7 @@ declare i32 @getpid()
 declare i32 @llvm.smin.i32(i32, i32)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
-declare double @llvm.minnum.f64(double, double)
+declare i64 @llvm.vector.reduce.or.v16i64(<16 x i64>)
 
 declare protected i32 @looplift_launch(ptr, ptr, i32)
 declare protected i32 @looplift_help(ptr)
@@ -105,9 +115,12 @@ define void @looplift_wake(ptr %word, i32 %count) alwaysinline {
   ret void
 }
 
-; Lets the next parallel loop, of so many items, use so many threads. Returns how many it will use.
+; Lets the next parallel loop, of so many items, use so many threads. Returns how many it will use: one
+; for numbers of items near the limit of an int32, in which TVM divides them into parts.
 define i32 @looplift_use_threads(i32 %wanted, i64 %items) alwaysinline {
-  %threads = call i32 @llvm.smin.i32(i32 %wanted, i32 256)
+  %is_divided = icmp sle i64 %items, 1073741824
+  %most_threads = select i1 %is_divided, i32 256, i32 1
+  %threads = call i32 @llvm.smin.i32(i32 %wanted, i32 %most_threads)
   %some_items = call i64 @llvm.smax.i64(i64 %items, i64 1)
   store atomic i32 %threads, ptr @looplift.threads monotonic, align 4
   store atomic i64 %some_items, ptr @looplift.next_items monotonic, align 8
@@ -115,8 +128,9 @@ define i32 @looplift_use_threads(i32 %wanted, i64 %items) alwaysinline {
   ret i32 %threads
 }
 
-; Runs parts until there are none left, or until the next would end after a time. `unit` is 1 for the
-; caller, 1 << 32 for a worker. Returns how many parts it has run, or -1 if it stops because of the time.
+; Runs parts until none is left, or until the next, if it took as long as the last, would end after
+; `until`. `unit` is 1 for the caller, 1 << 32 for a worker. Returns how many parts it has run, or
+; -1 if it stopped because of the time.
 define i64 @looplift_take_parts(i64 %unit, i64 %until) alwaysinline {
 start:
   %environment = alloca %environment, align 8
@@ -129,7 +143,8 @@ start:
   %parts_place = getelementptr %environment, ptr %environment, i32 0, i32 1
   store i32 %parts, ptr %parts_place, align 8
   %is_caller = icmp eq i64 %unit, 1
-  %has_limit = icmp ne i64 %until, 9223372036854775807
+  %no_limit = load i64, ptr @looplift.no_limit, align 8
+  %has_limit = icmp ne i64 %until, %no_limit
   %start_time = call i64 @looplift_now()
   br label %next
 
@@ -164,66 +179,72 @@ look_at_clock:
   %now = call i64 @looplift_now()
   %took = sub i64 %now, %part_start
   %next_end = add i64 %now, %took
-  %is_early = icmp slt i64 %next_end, %until
-  br i1 %is_early, label %next, label %end
+  %fits = icmp sle i64 %next_end, %until
+  br i1 %fits, label %next, label %end
 
 end:
   %run_in_all = phi i64 [ %run_before, %next ], [ -1, %look_at_clock ]
   ret i64 %run_in_all
 }
 
-; Where the time of an item of a loop is. Loops that share a place are divided less well.
-define ptr @looplift_item_time(ptr %lambda) alwaysinline {
+; Where the time of an item of this loop is kept.
+define ptr @looplift_item_time_place(ptr %lambda) alwaysinline {
   %address = ptrtoint ptr %lambda to i64
-  %of_sixteen = lshr i64 %address, 4
-  %place = and i64 %of_sixteen, 1023
-  %time_place = getelementptr [1024 x double], ptr @looplift.item_times, i64 0, i64 %place
-  ret ptr %time_place
+  %aligned = lshr i64 %address, 4
+  %index = and i64 %aligned, 511
+  %place = getelementptr [512 x %item_time], ptr @looplift.item_times, i64 0, i64 %index
+  ret ptr %place
 }
 
-; The number of parts of a loop.
-define i32 @looplift_parts(i64 %items, i32 %threads, ptr %time_place) alwaysinline {
+; How long an item of a loop took in its last launch; 0 if that is not known.
+define i64 @looplift_item_time(ptr %place, ptr %lambda) alwaysinline {
+  %time_place = getelementptr %item_time, ptr %place, i32 0, i32 1
+  %last_lambda = load ptr, ptr %place, align 8
+  %last_time = load i64, ptr %time_place, align 8
+  %is_same = icmp eq ptr %last_lambda, %lambda
+  %time = select i1 %is_same, i64 %last_time, i64 0
+  ret i64 %time
+}
+
+; How many items a part has: an eighth of a thread's, or fewer if those would take too long.
+define i64 @looplift_items_of_part(i64 %items, i32 %threads, i64 %item_time) alwaysinline {
   %parts_of_thread = load i32, ptr @looplift.parts_of_thread, align 4
-  %few_parts = mul i32 %threads, %parts_of_thread
-  %few = sext i32 %few_parts to i64
-  %item_time = load double, ptr %time_place, align 8
-  %float_items = sitofp i64 %items to double
-  %time = fmul double %item_time, %float_items
-  %long_part = load double, ptr @looplift.long_part, align 8
-  %float_parts = fdiv double %time, %long_part
-  %bounded_parts = call double @llvm.minnum.f64(double %float_parts, double 1.0e6)
-  %many = fptosi double %bounded_parts to i64
-  %most = call i64 @llvm.smax.i64(i64 %few, i64 %many)
-  %wide_parts = call i64 @llvm.smin.i64(i64 %items, i64 %most)
-  %parts = trunc i64 %wide_parts to i32
-  ret i32 %parts
+  %parts = mul i32 %threads, %parts_of_thread
+  %wide_parts = sext i32 %parts to i64
+  %even = call i64 @looplift_ceil_div(i64 %items, i64 %wide_parts)
+  %most_parts_of_thread = load i32, ptr @looplift.most_parts_of_thread, align 4
+  %most_parts = mul i32 %threads, %most_parts_of_thread
+  %wide_most = sext i32 %most_parts to i64
+  %fewest = call i64 @looplift_ceil_div(i64 %items, i64 %wide_most)
+  %longest_part = load i64, ptr @looplift.longest_part, align 8
+  %some_time = call i64 @llvm.smax.i64(i64 %item_time, i64 1)
+  %short = udiv i64 %longest_part, %some_time
+  %few = call i64 @llvm.smax.i64(i64 %short, i64 %fewest)
+  %items_of_part = call i64 @llvm.smin.i64(i64 %even, i64 %few)
+  ret i64 %items_of_part
 }
 
-define i64 @looplift_part_time(i64 %items, i32 %parts, ptr %time_place) alwaysinline {
-  %item_time = load double, ptr %time_place, align 8
-  %float_items = sitofp i64 %items to double
-  %float_parts = sitofp i32 %parts to double
-  %time = fmul double %item_time, %float_items
-  %float_part_time = fdiv double %time, %float_parts
-  %part_time = fptosi double %float_part_time to i64
-  ret i64 %part_time
+define i64 @looplift_ceil_div(i64 %whole, i64 %part) alwaysinline {
+  %padded = add i64 %whole, %part
+  %below = sub i64 %padded, 1
+  %count = udiv i64 %below, %part
+  ret i64 %count
 }
 
-define void @looplift_note_time(ptr %time_place, i64 %start_time, i64 %end_time, i64 %own_parts, i32 %parts, i64 %items) alwaysinline {
+; Keeps how long an item took, by the time in which the caller ran its parts. If the caller lost its
+; core meanwhile, the next launch has needlessly many parts.
+define void @looplift_note_time(ptr %place, ptr %lambda, i64 %passed, i64 %parts, i64 %items_of_part)
+    alwaysinline {
 start:
-  %has_run = icmp ne i64 %own_parts, 0
+  %has_run = icmp ne i64 %parts, 0
   br i1 %has_run, label %note, label %end
 
 note:
-  %passed = sub i64 %end_time, %start_time
-  %float_passed = sitofp i64 %passed to double
-  %float_own_parts = sitofp i64 %own_parts to double
-  %float_parts = sitofp i32 %parts to double
-  %float_items = sitofp i64 %items to double
-  %part_time = fdiv double %float_passed, %float_own_parts
-  %time = fmul double %part_time, %float_parts
-  %item_time = fdiv double %time, %float_items
-  store double %item_time, ptr %time_place, align 8
+  %items = mul i64 %parts, %items_of_part
+  %item_time = udiv i64 %passed, %items
+  %time_place = getelementptr %item_time, ptr %place, i32 0, i32 1
+  store ptr %lambda, ptr %place, align 8
+  store i64 %item_time, ptr %time_place, align 8
   br label %end
 
 end:
@@ -251,18 +272,30 @@ alone:
   ret i32 %status_alone
 
 open:
+  call void @looplift_forget_parent()
+  call void @looplift_leave_cpu()
+  %is_on_one_cpu = load i32, ptr @looplift.is_on_one_cpu, align 4
+  %has_others = icmp eq i32 %is_on_one_cpu, 0
+  br i1 %has_others, label %divide, label %give_back
+
+give_back:
+  store atomic i32 0, ptr @looplift.has_caller release, align 4
+  br label %alone
+
+divide:
   %items = load atomic i64, ptr @looplift.next_items monotonic, align 8
-  %time_place = call ptr @looplift_item_time(ptr %lambda)
-  %parts = call i32 @looplift_parts(i64 %items, i32 %threads, ptr %time_place)
+  %time_place = call ptr @looplift_item_time_place(ptr %lambda)
+  %item_time = call i64 @looplift_item_time(ptr %time_place, ptr %lambda)
+  %items_of_part = call i64 @looplift_items_of_part(i64 %items, i32 %threads, i64 %item_time)
+  %wide_parts = call i64 @looplift_ceil_div(i64 %items, i64 %items_of_part)
+  %parts = trunc i64 %wide_parts to i32
+  %part_time = mul i64 %item_time, %items_of_part
   %busy_threads = call i32 @llvm.smin.i32(i32 %threads, i32 %parts)
   %workers = sub i32 %busy_threads, 1
-  call void @looplift_forget_parent()
   call void @looplift_start_workers(i32 %workers)
-  call void @looplift_leave_cpu()
   store ptr %lambda, ptr @looplift.lambda, align 8
   store ptr %data, ptr @looplift.data, align 8
   store i32 %parts, ptr @looplift.parts, align 4
-  %part_time = call i64 @looplift_part_time(i64 %items, i32 %parts, ptr %time_place)
   store atomic i64 %part_time, ptr @looplift.part_time monotonic, align 8
   store atomic i32 -1, ptr @looplift.failed monotonic, align 4
   store atomic i64 0, ptr @looplift.taken monotonic, align 8
@@ -276,15 +309,18 @@ open:
 
 wake:
   %wake_time = call i64 @looplift_now()
-  store atomic i64 %wake_time, ptr @looplift.wake_time monotonic, align 8
+  ; The time at which they were woken first, if they still sleep.
+  %first = cmpxchg ptr @looplift.wake_time, i64 0, i64 %wake_time monotonic monotonic, align 8
   call void @looplift_wake(ptr @looplift.launches, i32 %workers)
   br label %work
 
 work:
+  %no_limit = load i64, ptr @looplift.no_limit, align 8
   %start_time = call i64 @looplift_now()
-  %own_parts = call i64 @looplift_take_parts(i64 1, i64 9223372036854775807)
+  %own_parts = call i64 @looplift_take_parts(i64 1, i64 %no_limit)
   %end_time = call i64 @looplift_now()
-  call void @looplift_note_time(ptr %time_place, i64 %start_time, i64 %end_time, i64 %own_parts, i32 %parts, i64 %items)
+  %passed = sub i64 %end_time, %start_time
+  call void @looplift_note_time(ptr %time_place, ptr %lambda, i64 %passed, i64 %own_parts, i64 %items_of_part)
   %slots = atomicrmw or ptr @looplift.slots, i32 -2147483648 seq_cst, align 4
   %at_work = and i32 %slots, 65535
   %is_done = icmp eq i32 %at_work, 0
@@ -358,6 +394,7 @@ start:
 forget:
   store i32 %this_process, ptr @looplift.process, align 4
   store i32 0, ptr @looplift.started, align 4
+  store i32 255, ptr @looplift.most_workers, align 4
   store atomic i32 0, ptr @looplift.sleepers seq_cst, align 4
   br label %end
 
@@ -372,13 +409,14 @@ start:
   %signals = alloca [16 x i64], align 8 ; sigset_t
   %all_signals = alloca [16 x i64], align 8
   %started_before = load i32, ptr @looplift.started, align 4
-  %is_enough = icmp sge i32 %started_before, %wanted
+  %most = load i32, ptr @looplift.most_workers, align 4
+  %allowed = call i32 @llvm.smin.i32(i32 %wanted, i32 %most)
+  %is_enough = icmp sge i32 %started_before, %allowed
   br i1 %is_enough, label %end, label %block
 
 block:
   call void @llvm.memset.p0.i64(ptr %all_signals, i8 -1, i64 128, i1 false)
   %blocked = call i32 @pthread_sigmask(i32 2, ptr %all_signals, ptr %signals) ; SIG_SETMASK
-  store i32 -1, ptr @looplift.caller_cpu, align 4
   br label %create
 
 create:
@@ -387,15 +425,21 @@ create:
   %place = getelementptr [255 x i64], ptr @looplift.workers, i64 0, i64 %wide
   %status = call i32 @pthread_create(ptr %place, ptr null, ptr @looplift_help, ptr null)
   %is_created = icmp eq i32 %status, 0
-  br i1 %is_created, label %count, label %unblock
+  br i1 %is_created, label %count, label %note_refusal
 
 count:
   %more = add i32 %started, 1
   store i32 %more, ptr @looplift.started, align 4
-  %is_one_left = icmp slt i32 %more, %wanted
+  %is_one_left = icmp slt i32 %more, %allowed
   br i1 %is_one_left, label %create, label %unblock
 
+note_refusal:
+  store i32 %started, ptr @looplift.most_workers, align 4
+  br label %unblock
+
 unblock:
+  store i32 -1, ptr @looplift.caller_cpu, align 4
+  call void @looplift_leave_cpu()
   %unblocked = call i32 @pthread_sigmask(i32 2, ptr %signals, ptr null)
   br label %end
 
@@ -404,7 +448,7 @@ end:
 }
 
 ; Keeps workers off the caller's core. When all cores are busy, Linux wakes a thread on its waker's
-; core, where a worker would take turns with the caller.
+; core, where a worker would compete with the caller.
 define void @looplift_leave_cpu() alwaysinline {
 start:
   %cpu = call i32 @sched_getcpu()
@@ -415,31 +459,40 @@ start:
   br i1 %stays, label %end, label %move
 
 move:
-  store i32 %cpu, ptr @looplift.caller_cpu, align 4
-  %length = call i32 @sched_getaffinity(i32 0, i64 128, ptr @looplift.cpus)
-  %byte = lshr i32 %cpu, 3
-  %bit = and i32 %cpu, 7
-  %wide_byte = zext i32 %byte to i64
-  %place = getelementptr i8, ptr @looplift.cpus, i64 %wide_byte
-  %narrow_bit = trunc i32 %bit to i8
-  %one = shl i8 1, %narrow_bit
-  %others = xor i8 %one, -1
-  %before = load i8, ptr %place, align 1
-  %after = and i8 %before, %others
-  store i8 %after, ptr %place, align 1
+  %status = call i32 @sched_getaffinity(i32 0, i64 128, ptr @looplift.cpus)
+  %is_answered = icmp eq i32 %status, 0
+  %word = lshr i32 %cpu, 6
+  %bit = and i32 %cpu, 63
+  %wide_word = zext i32 %word to i64
+  %wide_bit = zext i32 %bit to i64
+  %place = getelementptr i64, ptr @looplift.cpus, i64 %wide_word
+  %one = shl i64 1, %wide_bit
+  %others = xor i64 %one, -1
+  %before = load i64, ptr %place, align 8
+  %after = and i64 %before, %others
+  store i64 %after, ptr %place, align 8
+  %cpus = load <16 x i64>, ptr @looplift.cpus, align 8
+  %all = call i64 @llvm.vector.reduce.or.v16i64(<16 x i64> %cpus)
+  %is_none = icmp eq i64 %all, 0
+  %is_on_one_cpu = and i1 %is_answered, %is_none
+  %on_one_cpu = zext i1 %is_on_one_cpu to i32
+  store i32 %on_one_cpu, ptr @looplift.is_on_one_cpu, align 4
+  ; The process may be given other CPUs later.
+  %known_cpu = select i1 %is_on_one_cpu, i32 -1, i32 %cpu
+  store i32 %known_cpu, ptr @looplift.caller_cpu, align 4
   %started = load i32, ptr @looplift.started, align 4
-  br label %next
+  br i1 %is_on_one_cpu, label %end, label %next
 
 next:
   %index = phi i32 [ 0, %move ], [ %next_index, %set ]
   %is_one = icmp slt i32 %index, %started
   br i1 %is_one, label %set, label %end
 
-set: ; Fails if there is no other core.
+set:
   %wide = sext i32 %index to i64
   %worker_place = getelementptr [255 x i64], ptr @looplift.workers, i64 0, i64 %wide
   %worker = load i64, ptr %worker_place, align 8
-  %status = call i32 @pthread_setaffinity_np(i64 %worker, i64 128, ptr @looplift.cpus)
+  %set_status = call i32 @pthread_setaffinity_np(i64 %worker, i64 128, ptr @looplift.cpus)
   %next_index = add i32 %index, 1
   br label %next
 
@@ -447,75 +500,30 @@ end:
   ret void
 }
 
-; Finds the time of a tick and the time between two: CLOCK_MONOTONIC_COARSE moves when the clock ticks.
-define void @looplift_find_tick(ptr %tick, ptr %tick_length) alwaysinline {
-start:
+; The time between two ticks of the clock.
+define i64 @looplift_tick_length() alwaysinline {
   %resolution = alloca %timespec, align 8
-  %pause_time = alloca %timespec, align 8
-  %pause_nanoseconds = getelementptr %timespec, ptr %pause_time, i32 0, i32 1
-  store i64 0, ptr %pause_time, align 8
-  store i64 1500000, ptr %pause_nanoseconds, align 8
-  %status = call i32 @clock_getres(i32 6, ptr %resolution)
-  %length_place = getelementptr %timespec, ptr %resolution, i32 0, i32 1
-  %resolution_length = load i64, ptr %length_place, align 8
-  %beyond_most = icmp ugt i64 %resolution_length, 20000000
-  %below_least = icmp ult i64 %resolution_length, 500000
-  %is_strange = or i1 %beyond_most, %below_least ; not of Linux itself
-  %length = select i1 %is_strange, i64 4000000, i64 %resolution_length
-  store i64 %length, ptr %tick_length, align 8
-  br label %try
-
-try:
-  %tries = phi i32 [ 0, %start ], [ %next_tries, %again ]
-  %coarse_start = call i64 @looplift_clock(i32 6)
-  %look_start = call i64 @looplift_now()
-  br label %spin
-
-spin:
-  %last_look = phi i64 [ %look_start, %try ], [ %look, %spin ]
-  %coarse = call i64 @looplift_clock(i32 6)
-  %look = call i64 @looplift_now()
-  %is_same = icmp eq i64 %coarse, %coarse_start
-  %looked = sub i64 %look, %look_start
-  %is_soon = icmp slt i64 %looked, 100000000
-  %spins_on = and i1 %is_same, %is_soon
-  br i1 %spins_on, label %spin, label %found
-
-found:
-  store i64 %last_look, ptr %tick, align 8
-  %gap = sub i64 %look, %last_look
-  %is_close = icmp slt i64 %gap, 200000
-  %next_tries = add i32 %tries, 1
-  %is_last = icmp sge i32 %next_tries, 4
-  %is_done = or i1 %is_close, %is_last
-  br i1 %is_done, label %end, label %again
-
-again: ; The worker was stopped. Linux will not stop it at the next tick if it has just slept.
-  %pause_status = call i32 @nanosleep(ptr %pause_time, ptr null)
-  br label %try
-
-end:
-  ret void
+  %nanoseconds_place = getelementptr %timespec, ptr %resolution, i32 0, i32 1
+  store i64 0, ptr %nanoseconds_place, align 8
+  %status = call i32 @clock_getres(i32 6, ptr %resolution) ; CLOCK_MONOTONIC_COARSE
+  %length = load i64, ptr %nanoseconds_place, align 8
+  %is_short = icmp ult i64 %length, 500000
+  %is_long = icmp ugt i64 %length, 20000000
+  %is_strange = or i1 %is_short, %is_long ; if something else than Linux answers
+  %usual_length = select i1 %is_strange, i64 4000000, i64 %length
+  ret i64 %usual_length
 }
 
 ; What a worker does, when `worker_turns.ll` lets it.
 define i32 @looplift_help_launches() alwaysinline {
 start:
   %schedule = alloca %schedule, align 8
-  %tick = alloca i64, align 8
-  %tick_length = alloca i64, align 8
   %seen = alloca i32, align 4 ; launches
-  call void @looplift_find_tick(ptr %tick, ptr %tick_length)
-  %some_tick = load i64, ptr %tick, align 8
-  %length = load i64, ptr %tick_length, align 8
-  call void @looplift_start_schedule(ptr %schedule, i64 %some_tick, i64 %length)
   store i32 0, ptr %seen, align 4
-  br label %awake
-
-awake:
-  %awake_time = call i64 @looplift_now()
-  %awake_own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
-  call void @looplift_start_turn(ptr %schedule, i64 %awake_time, i64 %awake_own_time)
+  %tick_length = call i64 @looplift_tick_length()
+  %start_time = call i64 @looplift_now()
+  %start_own_time = call i64 @looplift_clock(i32 3) ; CLOCK_THREAD_CPUTIME_ID
+  call void @looplift_start_schedule(ptr %schedule, i64 %start_time, i64 %start_own_time, i64 %tick_length)
   br label %idle
 
 idle:
@@ -526,17 +534,17 @@ idle:
   br i1 %is_turn_over, label %wait_for_tick, label %spin
 
 wait_for_tick:
-  %wait_end = call i64 @looplift_wait_until(ptr %schedule)
+  %tick_end = call i64 @looplift_tick_end(ptr %schedule)
   br label %wait
 
 wait:
   %waiting_time = call i64 @looplift_now()
-  %is_before = icmp slt i64 %waiting_time, %wait_end
-  br i1 %is_before, label %wait, label %end_turn
+  %is_before = icmp slt i64 %waiting_time, %tick_end
+  br i1 %is_before, label %wait, label %next_turn
 
-end_turn:
-  %waiting_own_time = call i64 @looplift_clock(i32 3)
-  call void @looplift_end_turn(ptr %schedule, i64 %waiting_time, i64 %waiting_own_time)
+next_turn:
+  %next_own_time = call i64 @looplift_clock(i32 3)
+  call void @looplift_next_turn(ptr %schedule, i64 %waiting_time, i64 %next_own_time)
   br label %idle
 
 spin:
@@ -557,38 +565,35 @@ look_at_turn:
   br i1 %is_in_turn, label %spin, label %wait_for_tick
 
 sleep:
+  store atomic i64 0, ptr @looplift.wake_time monotonic, align 8
   %sleepers = atomicrmw add ptr @looplift.sleepers, i32 1 seq_cst, align 4
   call void @looplift_sleep(ptr @looplift.launches, i32 %seen_before)
   %sleepers_then = atomicrmw sub ptr @looplift.sleepers, i32 1 seq_cst, align 4
   %woken = call i64 @looplift_now()
-  %due = load atomic i64, ptr @looplift.wake_time monotonic, align 8
-  call void @looplift_end_sleep(ptr %schedule, i64 %due, i64 %woken)
-  br label %awake
+  %woken_own_time = call i64 @looplift_clock(i32 3)
+  %given_wake_time = load atomic i64, ptr @looplift.wake_time monotonic, align 8
+  %is_unknown = icmp eq i64 %given_wake_time, 0
+  %wake_time = select i1 %is_unknown, i64 %woken, i64 %given_wake_time
+  call void @looplift_end_sleep(ptr %schedule, i64 %wake_time, i64 %woken, i64 %woken_own_time)
+  br label %idle
 
 go:
-  store i32 %launches, ptr %seen, align 4
   %is_stopping = load atomic i32, ptr @looplift.is_stopping acquire, align 4
   %must_stop = icmp ne i32 %is_stopping, 0
-  br i1 %must_stop, label %end, label %look_for_slot
-
-look_for_slot:
-  %has_limit = icmp ne i64 %work_until, 9223372036854775807
-  br i1 %has_limit, label %look_at_part, label %look_at_slots
+  br i1 %must_stop, label %end, label %look_at_part
 
 look_at_part:
   %join_time = call i64 @looplift_now()
   %part_time = load atomic i64, ptr @looplift.part_time monotonic, align 8
   %part_end = add i64 %join_time, %part_time
   %fits = icmp sle i64 %part_end, %work_until
-  %is_long = icmp sgt i64 %part_time, 2000000
+  %longest_waiting_part = load i64, ptr @looplift.longest_waiting_part, align 8
+  %is_long = icmp sgt i64 %part_time, %longest_waiting_part
   %may_join = or i1 %fits, %is_long
-  br i1 %may_join, label %look_at_slots, label %leave_launch
-
-leave_launch: ; until the next turn
-  store i32 %seen_before, ptr %seen, align 4
-  br label %wait_for_tick
+  br i1 %may_join, label %look_at_slots, label %wait_for_tick
 
 look_at_slots:
+  store i32 %launches, ptr %seen, align 4
   %slots_first = load atomic i32, ptr @looplift.slots acquire, align 4
   br label %try
 

@@ -5,10 +5,11 @@ thread whose core is busy, with another program or with a thread of another runt
 spinning, begins late: on Linux 6.18, beside a thread of onnxruntime that spins for 43 ms after each
 of its runs, loops of 20 microseconds took those 43 ms.
 
-So each loop has up to eight parts for each thread, or more if they would take longer than 100
-microseconds, and each thread takes the next part when it is free. TVM still compiles a loop to a
-function of one part. Only the pointer through which kernels launch that function,
-`__TVMBackendParallelLaunch`, leads to another function, `looplift_launch` of `thread_pool.ll`.
+So each loop has up to eight parts for each thread, or more if those took longer than 100
+microseconds in the last run, and each thread takes the next part when it is free. TVM still
+compiles a loop to a function of one part. Only the pointer through which kernels launch that
+function, `__TVMBackendParallelLaunch`, leads to another function, `looplift_launch` of
+`thread_pool.ll`.
 
     for v in parallel(n): f(v)   ->   if n > 1 and looplift_threads(n) == 0:
                                           for v in parallel(n): f(v)
