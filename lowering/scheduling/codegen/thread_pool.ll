@@ -20,8 +20,8 @@
 ; The number of items of the next launch, or of another loop if two callers race: any positive
 ; number is right.
 @looplift.next_items = internal global i64 1
-; By the address of a loop: which loop was launched last of those with the place, and how long an item
-; of it took.
+; By the address of a loop: which of those with the place was launched last, and how long an item of
+; it took.
 @looplift.item_times = internal global [512 x %item_time] zeroinitializer
 @looplift.started = internal global i32 0 ; how many workers there are
 @looplift.most_workers = internal global i32 255 ; fewer if the system has refused one
@@ -115,8 +115,8 @@ define void @looplift_wake(ptr %word, i32 %count) alwaysinline {
   ret void
 }
 
-; Lets the next parallel loop, of so many items, use so many threads. Returns how many it will use: one
-; for numbers of items near the limit of an int32, in which TVM divides them into parts.
+; Lets the next parallel loop, of so many items, use so many threads. Returns how many it will use:
+; one for numbers of items near the limit of an int32, in which TVM divides them into parts.
 define i32 @looplift_use_threads(i32 %wanted, i64 %items) alwaysinline {
   %is_divided = icmp sle i64 %items, 1073741824
   %most_threads = select i1 %is_divided, i32 256, i32 1
