@@ -28,7 +28,7 @@ def dft(attributes: str, parts: int = 2, opset: int = 17, more: str = "") -> str
     {{ y = DFT <{attributes}> (x{more}) }}"""
 
 
-@pytest.mark.parametrize(("axis", "inverse"), one_of(3, [(1, 0), (1, 1), (2, 0), (2, 1)]))
+@pytest.mark.parametrize(("axis", "inverse"), one_of(4, [(1, 0), (1, 1), (2, 0), (2, 1)]))
 def test_complex_data(imported: Load, axis: int, inverse: int) -> None:
     model = imported(dft(f"axis = {axis}, inverse = {inverse}"))
     model.check(random(2, 5, 8, 2))
@@ -54,7 +54,7 @@ def _assert_transformed(model: Any, x: Array, inverse: int) -> None:
     np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * max(np.abs(want).max(), 1))
 
 
-@pytest.mark.parametrize(("inverse", "parts"), one_of(2, [(0, 1), (0, 2), (1, 2)]))
+@pytest.mark.parametrize(("inverse", "parts"), one_of(3, [(0, 1), (0, 2), (1, 2)]))
 def test_a_length_that_is_known_when_the_module_runs(
     imported: Load, inverse: int, parts: int
 ) -> None:
