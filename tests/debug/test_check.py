@@ -191,6 +191,9 @@ def test_a_difference() -> None:
     assert found.status == 1
     assert "rewritten: different in 1, equal in 2 of 3 runs" in shown(found)
     assert "rewritten: output 'y'" in shown(found)
+    assert "equal within" not in shown(found)
+    runs[1].distances[REWRITTEN] = 2e-4
+    assert "equal within 2e-04" in shown(found)
     wrong.verdicts = {REWRITTEN: "crashed"}
     assert found.status == 0
     assert "rewritten: crashed in 1, equal in 2 of 3 runs" in shown(found)

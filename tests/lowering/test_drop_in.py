@@ -99,6 +99,14 @@ class TestRewriting:
         assert "imported as it is, because it cannot be rewritten" in caplog.text
         assert "int32" in caplog.text
 
+    def test_a_model_that_cannot_be_imported_is_not_said_to_be(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        model = parse("g (float16[2] x, float[2] w) => (float[2] y) { y = Mul(x, w) }")
+        with caplog.at_level(logging.WARNING, "looplift"), pytest.raises(LoopliftError):
+            looplift.from_onnx(model)
+        assert "imported as it is" not in caplog.text
+
     def test_an_assertion_is_not_dropped_with_the_rewrite(self) -> None:
         model = parse("g (float[n] x) => (float[n] y) { y = Neg(x) }")
         model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT32

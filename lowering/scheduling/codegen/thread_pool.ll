@@ -10,7 +10,7 @@
 
 %timespec = type { i64, i64 } ; seconds, nanoseconds
 %environment = type { ptr, i32 } ; TVMParallelGroupEnv: nothing for us, and the number of parts
-%item_time = type { ptr, i64 } ; the function of the loop
+%item_time = type { ptr, i64 } ; the function of a loop, and nanoseconds
 
 @__TVMBackendParallelLaunch = external global ptr
 @__TVMFFIErrorSetRaisedFromCStr = external global ptr
@@ -20,8 +20,7 @@
 ; The number of items of the next launch, or of another loop if two callers race: any positive
 ; number is right.
 @looplift.next_items = internal global i64 1
-; By the address of a loop: which of those with the place was launched last, and how long an item of
-; it took.
+; Several loops may share a place. It has the one that was launched last, and how long an item took.
 @looplift.item_times = internal global [512 x %item_time] zeroinitializer
 @looplift.started = internal global i32 0 ; how many workers there are
 @looplift.most_workers = internal global i32 255 ; fewer if the system has refused one
@@ -34,8 +33,9 @@
 ; Times are in nanoseconds.
 @looplift.parts_of_thread = private constant i32 8 ; on two threads, the last part is a sixteenth
 @looplift.most_parts_of_thread = private constant i32 256
-@looplift.longest_part = private constant i64 100000 ; where items are shorter
-@looplift.longest_waiting_part = private constant i64 2000000 ; a longer one may fit into no turn
+@looplift.longest_part = private constant i64 100000 ; if longer, a loop is divided further
+; A longer part may fit into no turn: it is run at any time.
+@looplift.longest_fitting_part = private constant i64 2000000
 ; When a thread sleeps, Linux moves others to its core.
 @looplift.caller_spin = private constant i64 1000000
 @looplift.worker_spin = private constant i64 1000000 ; longer than most pauses between two loops
@@ -52,7 +52,7 @@
 
 ; What threads wait for or change together, each in cache lines of its own.
 @looplift.taken = internal global i64 0, align 128 ; parts: from the back << 32 | from the front
-@looplift.slots = internal global i32 0, align 128 ; free ones << 16 | workers at work; negative when closed
+@looplift.slots = internal global i32 0, align 128 ; free << 16 | workers at work; closed if < 0
 @looplift.launches = internal global i32 0, align 128 ; how many there have been
 @looplift.sleepers = internal global i32 0, align 128 ; workers that sleep until the next launch
 @looplift.caller_sleeps = internal global i32 0, align 128 ; until no worker is at work
@@ -222,13 +222,6 @@ define i64 @looplift_items_of_part(i64 %items, i32 %threads, i64 %item_time) alw
   %few = call i64 @llvm.smax.i64(i64 %short, i64 %fewest)
   %items_of_part = call i64 @llvm.smin.i64(i64 %even, i64 %few)
   ret i64 %items_of_part
-}
-
-define i64 @looplift_ceil_div(i64 %whole, i64 %part) alwaysinline {
-  %padded = add i64 %whole, %part
-  %below = sub i64 %padded, 1
-  %count = udiv i64 %below, %part
-  ret i64 %count
 }
 
 ; Keeps how long an item took, by the time in which the caller ran its parts. If the caller lost its
@@ -587,8 +580,8 @@ look_at_part:
   %part_time = load atomic i64, ptr @looplift.part_time monotonic, align 8
   %part_end = add i64 %join_time, %part_time
   %fits = icmp sle i64 %part_end, %work_until
-  %longest_waiting_part = load i64, ptr @looplift.longest_waiting_part, align 8
-  %is_long = icmp sgt i64 %part_time, %longest_waiting_part
+  %longest_fitting_part = load i64, ptr @looplift.longest_fitting_part, align 8
+  %is_long = icmp sgt i64 %part_time, %longest_fitting_part
   %may_join = or i1 %fits, %is_long
   br i1 %may_join, label %look_at_slots, label %wait_for_tick
 

@@ -4,8 +4,7 @@
 ; Linux takes a core from a thread that shares it when the clock ticks. A worker that is stopped in
 ; a part keeps the caller waiting until the next tick. So while it shares its core, a worker works
 ; in turns that end before a tick at which it may be stopped, and spins until that tick has passed.
-; It does not sleep: Linux keeps half of the core for a thread that is ready to run, and not for one
-; that sleeps.
+; It does not sleep: only a thread that is ready to run keeps its claim to a share of the core.
 ;
 ; It shares its core if it loses the core for long, or if it is woken and the core is not soon its
 ; own.
@@ -14,7 +13,7 @@
 ; onnxruntime that spins.
 @looplift.shortest_loss = private constant i64 1000000 ; threads of the system have a core for less
 @looplift.longest_wake = private constant i64 300000 ; on a core of its own, a worker wakes in less
-@looplift.recently = private constant i64 200000000
+@looplift.recently = private constant i64 200000000 ; for so long, a sign of another thread counts
 @looplift.shared_turns = private constant i64 2 ; after the last sign of another thread
 @looplift.slice = private constant i64 1400000 ; Linux 6.18's on two cores; it is longer on more
 @looplift.before_tick = private constant i64 100000 ; for a part that takes longer than expected
@@ -28,6 +27,13 @@
 ; the end of this turn
 ; the time between two ticks
 %schedule = type { i64, i64, i64, i64, i64, i64 }
+
+define i64 @looplift_ceil_div(i64 %whole, i64 %part) alwaysinline {
+  %padded = add i64 %whole, %part
+  %below = sub i64 %padded, 1
+  %count = udiv i64 %below, %part
+  ret i64 %count
+}
 
 define void @looplift_start_schedule(ptr %schedule, i64 %now, i64 %own, i64 %tick_length) alwaysinline {
   %shared_place = getelementptr %schedule, ptr %schedule, i32 0, i32 2
@@ -52,18 +58,16 @@ define void @looplift_start_turn(ptr %schedule, i64 %now, i64 %own) alwaysinline
   %since_tick = urem i64 %now, %length
   %last_tick = sub i64 %now, %since_tick
   %slice = load i64, ptr @looplift.slice, align 8
-  %padded = add i64 %slice, %length
-  %below = sub i64 %padded, 1
-  %rest = urem i64 %below, %length
-  %ticks = sub i64 %below, %rest
-  %end_tick = add i64 %last_tick, %ticks
+  %ticks = call i64 @looplift_ceil_div(i64 %slice, i64 %length)
+  %longest = mul i64 %ticks, %length
+  %end_tick = add i64 %last_tick, %longest
   %before_tick = load i64, ptr @looplift.before_tick, align 8
   %end = sub i64 %end_tick, %before_tick
   store i64 %end, ptr %end_place, align 8
   ret void
 }
 
-; Whether the worker lost its core since the last call.
+; Whether the worker lost its core since the last call. If it did, it shares it for the next turns.
 define i1 @looplift_has_lost_core(ptr %schedule, i64 %now, i64 %own) alwaysinline {
 start:
   %own_place = getelementptr %schedule, ptr %schedule, i32 0, i32 1
@@ -122,7 +126,7 @@ define i64 @looplift_tick_end(ptr %schedule) alwaysinline {
   ret i64 %tick_end
 }
 
-; Starts the next turn, when the tick has passed.
+; Starts the next turn, when the tick has passed, with the core or without.
 define void @looplift_next_turn(ptr %schedule, i64 %now, i64 %own) alwaysinline {
   %left_place = getelementptr %schedule, ptr %schedule, i32 0, i32 3
   %left = load i64, ptr %left_place, align 8

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +362,22 @@ def test_loops_that_call_packed_functions(number: int, set_threads: Callable[[in
     np.testing.assert_array_equal(memory.numpy(), 5.0 + (np.arange(64) < number))
 
 
+@contextmanager
+def _noting(note: Callable[[int], None]) -> Iterator[Any]:
+    """A kernel whose parallel loop, of a number of items, calls `note` with each item."""
+
+    def loop(memory: Any, number: Any) -> None:
+        with ib.parallel(number) as item, ib.sblock("part"):
+            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
+            ib.evaluate(tirx.call_packed("looplift.test.note", item))
+
+    tvm.register_global_func("looplift.test.note", note)
+    try:
+        yield _kernel(loop)
+    finally:
+        tvm_ffi.registry.remove_global_func("looplift.test.note")
+
+
 @needs_linux
 @needs_two_cores
 @pytest.mark.parametrize("milliseconds", [0.3, 2.0, 5.0])
@@ -379,11 +396,6 @@ def test_a_loop_that_took_long_has_more_parts(
         seen.append((threading.get_ident(), int(item)))
         time.sleep(milliseconds / 1000)
 
-    def loop(memory: Any, number: Any) -> None:
-        with ib.parallel(number) as item, ib.sblock("part"):
-            ib.evaluate(tirx.call_packed("looplift.test.note", item))
-            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
-
     def last_items() -> list[int]:
         """The items that the worker ran, the last ones first."""
         seen.clear()
@@ -391,13 +403,9 @@ def test_a_loop_that_took_long_has_more_parts(
         assert sorted(item for _, item in seen) == list(range(64))
         return [item for thread, item in seen if thread != threading.get_ident()]
 
-    tvm.register_global_func("looplift.test.note", note)
-    try:
-        kernel = _kernel(loop)
+    with _noting(note) as kernel:
         assert last_items()[:6] == [60, 61, 62, 63, 56, 57]
         assert last_items()[:6] == [63, 62, 61, 60, 59, 58]
-    finally:
-        tvm_ffi.registry.remove_global_func("looplift.test.note")
 
 
 @needs_linux
@@ -424,21 +432,11 @@ def test_loops_with_almost_as_many_items_as_an_int32_counts(
 def test_items_that_do_not_divide_into_equal_parts(set_threads: Callable[[int], None]) -> None:
     set_threads(5)
     seen: list[int] = []
-    tvm.register_global_func("looplift.test.note", lambda item: seen.append(int(item)))
-
-    def loop(memory: Any, number: Any) -> None:
-        with ib.parallel(number) as item, ib.sblock("part"):
-            ib.evaluate(tirx.call_packed("looplift.test.note", item))
-            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
-
-    try:
-        kernel = _kernel(loop)
+    with _noting(lambda item: seen.append(int(item))) as kernel:
         for number in (1, 2, 39, 40, 41, 63):
             seen.clear()
             kernel(_zeros(), number)
             assert sorted(seen) == list(range(number))
-    finally:
-        tvm_ffi.registry.remove_global_func("looplift.test.note")
 
 
 @needs_linux
@@ -452,14 +450,8 @@ def test_a_caller_that_waits_long_sleeps_until_its_worker_is_done(
     def note(item: int) -> None:
         time.sleep(0 if threading.get_ident() == caller else 0.03)
 
-    def loop(memory: Any, number: Any) -> None:
-        with ib.parallel(number) as item, ib.sblock("part"):
-            ib.buffer_store(memory, tirx.const(1.0, "float32"), [item])
-            ib.evaluate(tirx.call_packed("looplift.test.note", item))
-
-    tvm.register_global_func("looplift.test.note", note)
-    try:
-        kernel = _kernel(loop)
+    waits = 0
+    with _noting(note) as kernel:
         for _ in range(10):
             start, own_start = time.perf_counter(), time.thread_time()
             memory = _zeros()
@@ -467,9 +459,9 @@ def test_a_caller_that_waits_long_sleeps_until_its_worker_is_done(
             np.testing.assert_array_equal(memory.numpy(), 1)
             passed = time.perf_counter() - start
             if passed > 0.025:  # otherwise the worker came too late for any part
+                waits += 1
                 assert time.thread_time() - own_start < passed / 2
-    finally:
-        tvm_ffi.registry.remove_global_func("looplift.test.note")
+    assert waits
 
 
 @pytest.mark.parametrize(
